@@ -281,7 +281,7 @@ def test_no_output_replaces_what_is_read_or_another_output(tmp_path, network, ca
     ):
         assert main(arguments) == 2
         said = capsys.readouterr().err
-        assert "is what is read" in said or "is given twice" in said
+        assert "is also an input" in said or "is given twice" in said
     assert {file: file.read_bytes() for file in read} == read
     assert not (tmp_path / "same").exists()
 

@@ -186,9 +186,9 @@ def _refuse_strange(names: Set[str]) -> None:
 
 def _refuse_tied(module: Any, network: Network) -> None:
     """The names of a state dict that are one parameter would be moved as several."""
-    from refgeo.networks.network import tied_names
+    from refgeo.networks.network import further_names
 
-    for name, other in tied_names(module).items():
+    for name, other in further_names(module).items():
         if {other, name} <= network.shapes.keys():
             raise ValueError(
                 f"network: {other!r} and {name!r} are the same parameter of the module (tied weights); read "

@@ -1,4 +1,4 @@
-"""`read`: a checkpoint as named blocks, losslessly."""
+"""Read a checkpoint into named blocks, and turn blocks into a checkpoint again, without loss."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from refgeo.networks.block_metric import behind_rotations, block_metric
 from refgeo.networks.configuration import Configuration
 from refgeo.networks.files import as_numpy, holds_numbers, load, refuse_scaled
 from refgeo.networks.layouts import LAYOUTS, AttentionLayout, Heads, Layout, LowRankLayout, own_layout
-from refgeo.networks.summary import NetworkSummary, summarised
+from refgeo.networks.summary import NetworkSummary, summarise
 from refgeo.support.arguments import Array
 
 Block = Pair | Array
@@ -39,22 +39,22 @@ class Network:
     Attributes
     ----------
     layout : str
-        Its name; ``"own"`` if it is one of your own.
+        The layout's name; ``"own"`` if it is one of your own.
     blocks : dict
         ``Pair`` blocks with the heads as leading dimension, named after their layer, and every other floating-point
         parameter as an array under its own name.
     heads, key_value_heads : int or mapping of patterns to int
-        Attention heads; query heads and key heads, if they are grouped.
+        The numbers of query heads and of key and value heads, which differ if several query heads share one.
     dtypes : dict
-        The dtype of every tensor of the checkpoint, for the way back.
+        The dtype of every tensor of the checkpoint, to which `state_dict` converts.
     shapes : dict
         The shape of every tensor that is a parameter.
     constants : dict
         Tensors that are no parameters (position ids, causal masks, ...), kept as they are.
     form : AttentionLayout or LowRankLayout
-        What is behind the name of the layout.
+        The layout itself.
     of_module : bool
-        Whether a module said what its parameters are.
+        Whether the network was read from a module, which knows its parameters.
     """
 
     layout: str
@@ -78,32 +78,35 @@ class Network:
     def metric(
         self, pairs: str | Metric[Any] = "inv", arrays: Metric[Any] | None = None, frozen: Iterable[str] = ()
     ) -> ProductMetric:
-        """The product geometry of the blocks, see `refgeo.networks.block_metric`; behind rotary positions the pair
-        metric becomes a `RotaryMetric`.
+        """Make the product metric of the blocks, see `refgeo.networks.block_metric`.
+
+        The metric of pairs with rotary positions becomes a `RotaryMetric`.
         """
         if isinstance(pairs, RotaryMetric):
             raise TypeError(f"pairs: expected a metric for all pairs, such as {pairs.pairs!r}, got a RotaryMetric; "
                 "refgeo "
                             "itself uses RotaryMetric(metric) for the pairs with rotary positions")  # fmt: skip
         metrics = block_metric(self.blocks, pairs, arrays, frozen).metrics
-        turned = self.form.rotary(self.shapes)
-        return ProductMetric({name: behind_rotations(one) if name in turned else one for name, one in metrics.items()})
+        rotary = self.form.rotary(self.shapes)
+        return ProductMetric({name: behind_rotations(m) if name in rotary else m for name, m in metrics.items()})
 
     def symmetries(self) -> list[Symmetry]:
-        """The groups along which the weights can change without changing the function, if the layout is right: what the
-        metric of `metric` divides out, and what biases can do besides. `summary` counts their dimension.
+        """Return the groups that change the weights without changing the function, if the layout is right.
+
+        They are the groups that the metric of `metric` divides out, and those of redundant biases. `summary` counts
+        their dimension.
         """
-        found, redundant = self.metric("inv").symmetries(), self.form.redundant_biases(self.shapes)
+        symmetries, redundant = self.metric("inv").symmetries(), self.form.redundant_biases(self.shapes)
         for layer in self.form.layers(self.shapes) if isinstance(self.form, AttentionLayout) else []:
             keys, out = f"{layer.prefix}query_key", f"{layer.out.weight.removesuffix('weight')}bias"
-            found += [key_bias(pair) for pair in (keys, f"{keys}_rest") if pair in redundant]
+            symmetries += [key_bias(pair) for pair in (keys, f"{keys}_rest") if pair in redundant]
             pair = f"{layer.prefix}value_out"
             if pair in redundant:
-                found.append(value_bias(pair, out))
-        return found
+                symmetries.append(value_bias(pair, out))
+        return symmetries
 
     def summary(self) -> NetworkSummary:
-        """The shapes, condition numbers and spectra of all heads, and how many parameters are redundant.
+        """Return the shapes, condition numbers and spectra of all heads, and the number of redundant parameters.
 
         Examples
         --------
@@ -114,23 +117,23 @@ class Network:
         """
         pairs = {name: block for name, block in self.blocks.items() if isinstance(block, Pair)}
         size = sum(math.prod(shape) for shape in self.shapes.values())
-        return summarised(
+        return summarise(
             self.layout,
             size,
             pairs,
             self.form.rotary(self.shapes),
             self.form.redundant_biases(self.shapes),
-            self._taken,
+            self._parameter_remark,
         )
 
     @property
-    def _taken(self) -> str:
-        """What is taken for parameters, where nothing says it."""
-        left = [name for name, tensor in self.constants.items() if holds_numbers(tensor.dtype)]
-        besides = f", all but {names_of(left)}" if left else ""
+    def _parameter_remark(self) -> str:
+        """A remark on which tensors count as parameters; empty if a module has defined them."""
+        excluded = [name for name, tensor in self.constants.items() if holds_numbers(tensor.dtype)]
+        exception = f", except {names_of(excluded)}" if excluded else ""
         return "" if self.of_module else (
-            f"Taken for parameters: the {len(self.shapes)} tensors of floating-point numbers{besides}. These names do "
-            "not tell which tensors are buffers. A module of PyTorch does: refgeo.networks.read takes one, too."
+            f"Taken for parameters: the {len(self.shapes)} tensors of floating-point numbers{exception}. Their names "
+            "do not show which tensors are buffers. A PyTorch module does: refgeo.networks.read takes one, too."
         )  # fmt: skip
 
     def state_dict(
@@ -139,17 +142,17 @@ class Network:
         dtype: npt.DTypeLike | None = None,
         without: Container[str] = (),
     ) -> dict[str, npt.NDArray[Any]]:
-        """The checkpoint's tensors again, with their names, shapes and dtypes.
+        """Turn blocks into the checkpoint's tensors, with their names, shapes and dtypes.
 
         Parameters
         ----------
         blocks : mapping, optional
-            Changed blocks under the names of `Network.blocks`; default: the blocks as read, which gives back the
-            checkpoint bit by bit.
+            Changed blocks under the names of `Network.blocks`; default: the blocks as read, which give the checkpoint
+            bit for bit.
         dtype : dtype, optional
-            Of the parameters, for a network that computes in another precision than the checkpoint's.
+            The dtype of the parameters, for a network that computes in another precision than the checkpoint's.
         without : container of str
-            Blocks that are arrays and need not be converted, because they do not move; they are left out.
+            Names of array blocks to leave out, because they do not move and need not be converted.
 
         Returns
         -------
@@ -171,8 +174,8 @@ class Network:
             shapes = [np.shape(part) for part in (given if isinstance(block, Pair) else [given])]
             expected = [part.shape for part in (block if isinstance(block, Pair) else [block])]
             if shapes != expected:
-                there, came = (" and ".join(map(str, some)) for some in (expected, shapes))
-                raise ValueError(f"blocks[{name!r}]: expected the shape {there}, got {came}")
+                wanted, actual = (" and ".join(map(str, of_parts)) for of_parts in (expected, shapes))
+                raise ValueError(f"blocks[{name!r}]: expected the shape {wanted}, got {actual}")
         pairs = {
             name: given if isinstance(given := blocks[name], Pair) else Pair(*given)
             for name, block in self.blocks.items()
@@ -183,13 +186,13 @@ class Network:
             for name, block in self.blocks.items()
             if not isinstance(block, Pair) and name not in without
         }
-        if dtype is not None:  # before they are put together, which copies them
+        if dtype is not None:  # before `join`, which copies
             pairs = {
                 name: Pair.unchecked(*(factor.astype(dtype, copy=False) for factor in pair))
                 for name, pair in pairs.items()
             }
         tensors = {**self.form.join(pairs, self.shapes, self.heads), **arrays}
-        # the blocks as read are nobody's to change; of others, what may be written to need not be copied
+        # the blocks as read are copied, so that the caller cannot change them, and so are read-only tensors
         state = {
             name: tensor.astype(dtype or self.dtypes[name], copy=blocks is self.blocks or not tensor.flags.writeable)
             for name, tensor in zip(tensors, map(np.asarray, tensors.values()), strict=True)
@@ -198,15 +201,14 @@ class Network:
         return {name: everything[name] for name in self.dtypes if name in everything}
 
     def blocks_of(self, tensors: Mapping[str, npt.ArrayLike]) -> dict[str, Any]:
-        """Tensors under the checkpoint's names as blocks: gradients on their way back.
+        """Rearrange gradients with respect to the checkpoint's tensors as gradients with respect to blocks.
 
-        Blocks are rearrangements of tensors, so a gradient with respect to tensors, rearranged the same way, is the
-        gradient with respect to blocks.
+        This is possible because blocks are rearrangements of tensors.
 
         Parameters
         ----------
         tensors : mapping of str to array_like
-            A gradient for each tensor of the pairs; of the others, those that are left out are left out of the result.
+            A gradient for each tensor of the pairs, and for any of the others; the rest is missing in the result, too.
 
         Returns
         -------
@@ -230,8 +232,8 @@ class Network:
             raise KeyError(
                 f"tensors: expected every tensor that belongs to a pair; these are missing: {', '.join(missing[:5])}"
             )
-        given = {n: arrays[n] if n in arrays else np.zeros(shape) for n, shape in self.shapes.items()}
-        factors = layout.factors(given, self.heads, self.key_value_heads)
+        complete = {n: arrays[n] if n in arrays else np.zeros(shape) for n, shape in self.shapes.items()}
+        factors = layout.factors(complete, self.heads, self.key_value_heads)
         return {**factors, **{name: arrays[name] for name in self.blocks if name in arrays}}
 
 
@@ -247,16 +249,16 @@ def read(
     ----------
     source : path, mapping or torch.nn.Module
         A ``.safetensors`` file (never a pickle), a folder with one or with its shards, a state dict of arrays, or a
-        module of PyTorch. Of a module, its parameters are blocks, each once, and buffers are kept as they are. Files
-        and state dicts do not tell the two apart: there all tensors of floating-point numbers are parameters, but for
-        those that the layout knows better (`Network.constants`).
+        module of PyTorch. A module's parameters become blocks, each once, and its buffers are kept as they are. Files
+        and state dicts do not distinguish the two: there all tensors of floating-point numbers are parameters, except
+        those that the layout excludes (`Network.constants`).
     layout : str or AttentionLayout
         One of ``refgeo.networks.LAYOUTS``: ``"bert"``, ``"vit"``, ``"gpt2"``, ``"clip"``, ``"clip_hf"``, ``"timm"``,
         ``"llama"``, ``"llama_rotary"``, ``"llama_nope"`` or ``"lora"``; `refgeo.networks.layouts` says what each is.
-        Or one of your own, see `own_layout`. It says how the network uses its weights, which their names do not tell;
-        `refgeo.symmetry.verify` measures whether it is so.
+        Or one of your own, see `own_layout`. It says how the network uses its weights, which their names do not show;
+        `refgeo.symmetry.verify` measures whether this is right.
     heads : int or mapping of str to int, optional
-        Number of attention heads, which the tensors do not show; for towers that differ, by pattern of the names:
+        Number of attention heads, which the tensors do not show; if towers differ, by pattern of the names:
         ``{"text_model.*": 8, "vision_model.*": 12}``. Default: ``num_attention_heads`` or ``n_head`` in the
         ``config.json`` beside the file, also in its ``text_config`` and ``vision_config``. Not needed for ``"lora"``.
     key_value_heads : int or mapping of str to int, optional
@@ -309,14 +311,12 @@ def read(
     }  # fmt: skip
     exact = {name: tensor.astype(np.float64) for name, tensor in numeric.items()}
     for tensor in exact.values():
-        tensor.setflags(write=False)  # so that a tangent space need not copy what stays as it is
-    _refuse_other_types(
-        name, {one: tensors[one] for one in form.claimed({**tensors, **tied}) & tensors.keys() - numeric}
-    )
+        tensor.setflags(write=False)  # so that a tangent space need not copy it
+    _refuse_other_types(name, {n: tensors[n] for n in form.claimed({**tensors, **tied}) & tensors.keys() - numeric})
     try:
-        used = form.used({**exact, **tied})  # names that do not fit are told before heads are asked for
+        used = form.used({**exact, **tied})  # names that do not fit are an error before a missing number of heads is
         _refuse_tied(tied, used)
-        heads, key_value_heads = _counts(configuration, name, heads, key_value_heads)
+        heads, key_value_heads = _numbers_of_heads(configuration, name, heads, key_value_heads)
         if configuration is not None and isinstance(form, AttentionLayout) and form in LAYOUTS.values():
             configuration.refuse_other_tensors(form.layers(exact), exact, heads)
         pairs = form.split(exact, heads, key_value_heads)
@@ -336,24 +336,26 @@ def read(
 
 
 def _tensors_of(source: Any) -> tuple[dict[str, Any], set[str] | None, dict[str, str]]:
-    """By name, and which of them are parameters, where a module says it; of tied ones the first, and what the others'
-    names are names of.
+    """Return tensors by name, the names of parameters if a module defines them, and the further names of tied tensors.
+
+    A tied tensor is returned under its first name. The dict of further names maps each to the first one.
     """
     if not _is_module(source):
         return (dict(source) if isinstance(source, Mapping) else load(Path(source))), None, {}
-    tied = tied_names(source)
+    tied = further_names(source)
     state = {name: tensor for name, tensor in source.state_dict().items() if name not in tied}
     return state, {name for name, _ in source.named_parameters()}, tied
 
 
-def tied_names(module: Any) -> dict[str, str]:
-    """Further names of a module's parameters, with the first name of each."""
+def further_names(module: Any) -> dict[str, str]:
+    """Return the further names of tied parameters of a module, each with the parameter's first name."""
     first = {id(parameter): name for name, parameter in module.named_parameters()}
-    every = module.named_parameters(remove_duplicate=False)
-    return {name: first[id(parameter)] for name, parameter in every if first[id(parameter)] != name}
+    named = module.named_parameters(remove_duplicate=False)
+    return {name: first[id(parameter)] for name, parameter in named if first[id(parameter)] != name}
 
 
 def _refuse_tied(tied: Mapping[str, str], used: Collection[str]) -> None:
+    """Raise an error if a tensor that belongs to a pair is tied to another."""
     for name in sorted(tied.keys() & used):
         raise LayoutError(
             f"{name} and {tied[name]} are one parameter of the module (tied weights), so the factors of a pair do not "
@@ -362,48 +364,50 @@ def _refuse_tied(tied: Mapping[str, str], used: Collection[str]) -> None:
 
 
 def _refuse_other_types(layout: str, codes: Mapping[str, npt.NDArray[Any]]) -> None:
-    """An error for tensors that belong to the layout and are no parameters of floating-point numbers."""
+    """Raise an error if tensors that belong to the layout are no parameters of floating-point numbers."""
     if codes:
         kinds = [f"{name} ({'a buffer' if holds_numbers(x.dtype) else x.dtype})" for name, x in sorted(codes.items())]
         raise LayoutError(
-            f"layout {layout}: these tensors are there, and are no parameters of floating-point numbers (undo a "
-            f"quantisation): {names_of(kinds)}"
+            f"layout {layout}: expected parameters of floating-point numbers, got these tensors (undo a quantisation): "
+            f"{names_of(kinds)}"
         )
 
 
 def _is_module(source: object) -> bool:
+    """Whether a source is a module of PyTorch, which need not be imported for this."""
     return hasattr(source, "named_parameters") and hasattr(source, "state_dict")
 
 
 def _check_source(source: object) -> None:
+    """Raise an error if a source is of the wrong kind."""
     if not (isinstance(source, (str, Path, Mapping)) or _is_module(source)):
         raise TypeError(
             "source: expected the path of a safetensors file, a mapping of names to arrays or a module of PyTorch, got "
             f"{type(source).__name__}"
         )
-    around = {name: x for name, x in source.items() if isinstance(x, Mapping)} if isinstance(source, Mapping) else {}
-    states = [name for name, x in around.items() if x and all(hasattr(tensor, "shape") for tensor in x.values())]
-    if around:
+    dicts = {name: x for name, x in source.items() if isinstance(x, Mapping)} if isinstance(source, Mapping) else {}
+    states = [name for name, x in dicts.items() if x and all(hasattr(tensor, "shape") for tensor in x.values())]
+    if dicts:
         remedy = f"; pass source[{states[0]!r}]" if states else ""
-        raise TypeError(f"source: expected a state dict, got a dict with dicts, {names_of(around)}{remedy}")
+        raise TypeError(f"source: expected a state dict, got a dict with dicts, {names_of(dicts)}{remedy}")
     if isinstance(source, Mapping) and not all(isinstance(name, str) for name in source):
         raise TypeError("source: expected a mapping whose keys are the names of tensors, got keys that are no strings")
 
 
-def _counts(
+def _numbers_of_heads(
     configuration: Configuration | None, layout: str, heads: Heads | None, key_value_heads: Heads | None
 ) -> tuple[Heads, Heads]:
-    """The numbers of heads, of queries and of keys: as given, or as the configuration says."""
+    """Return the numbers of query heads and of key heads: as given, else as in the configuration."""
     if configuration is not None:
-        found = configuration.heads
-        if heads is not None and found is not None and heads != found:
-            message = f"heads: {configuration.file} says {found}, got {heads}, which is taken"
+        configured = configuration.heads
+        if heads is not None and configured is not None and heads != configured:
+            message = f"heads: {configuration.file} says {configured}, got {heads}, which is used"
             warnings.warn(message, stacklevel=3)
-        heads = found if heads is None else heads
+        heads = configured if heads is None else heads
         key_value_heads = configuration.key_value_heads if key_value_heads is None else key_value_heads
     if heads is None and layout == "lora":
         heads = 1
-    heads, key_value_heads = _checked_heads("heads", heads), _checked_heads("key_value_heads", key_value_heads)
+    heads, key_value_heads = _check_heads("heads", heads), _check_heads("key_value_heads", key_value_heads)
     if heads is None:
         missing = "there is no config.json in the same folder"
         if configuration is not None and configuration.content:
@@ -414,7 +418,8 @@ def _counts(
     return heads, heads if key_value_heads is None else key_value_heads
 
 
-def _checked_heads(name: str, heads: Heads | None) -> Heads | None:
+def _check_heads(name: str, heads: Heads | None) -> Heads | None:
+    """Return the numbers of heads if they are integers, else raise an error."""
     for value in heads.values() if isinstance(heads, Mapping) else [heads]:
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
             raise LayoutError(f"{name}: expected an integer >= 1 (or a mapping of patterns to integers), got {value!r}")

@@ -21,7 +21,7 @@ from refgeo.sharpness.auto_pgd import Ball, Box, RoundBall
 from refgeo.sharpness.objective import Objective, ParameterSpace
 from refgeo.sharpness.parameters import Arrays, LossAndGradient
 from refgeo.sharpness.result import SharpnessCurve, SharpnessResult
-from refgeo.sharpness.search import N_RESTARTS, Callback, Effort, search
+from refgeo.sharpness.search import N_RESTARTS, Callback, SearchOptions, search
 from refgeo.support.arguments import Array, listed, radii_listed, real_array
 
 _NORMS: dict[float, Callable[[float], Ball]] = {2: RoundBall, math.inf: Box}
@@ -95,7 +95,7 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
     """
     if not isinstance(norm, (int, float)) or norm not in _NORMS:
         raise ValueError(f"norm: expected 2 or inf, got {norm!r}")
-    effort = Effort(n_iter, n_restarts, rng, callback, verify, maximizers, progress)
+    options = SearchOptions(n_iter, n_restarts, rng, callback, verify, maximizers, progress)
     radii = radii_listed(rho)
     arrays = Arrays(params, _chosen(params, names))
     space = _ScaledSteps(arrays, _scales(arrays, scale))
@@ -103,7 +103,7 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
     settings |= {} if scale is None else {"scale": "given"}
     return search(
         value_and_grad, params, lambda loss: Objective(arrays.value_and_grad(loss), space, 1, 1), batches,
-        [_NORMS[norm](radius) for radius in radii], effort, settings, np.ndim(rho) == 0,
+        [_NORMS[norm](radius) for radius in radii], options, settings, np.ndim(rho) == 0,
     )  # fmt: skip
 
 
@@ -115,9 +115,9 @@ class _ScaledSteps(ParameterSpace):
         self._arrays = arrays
 
     @property
-    def that_move(self) -> list[str]:
-        """The blocks."""
-        return list(dict.fromkeys(name[0] for name in super().that_move))
+    def moving_blocks(self) -> list[str]:
+        """The blocks that have an array that can move."""
+        return list(dict.fromkeys(name[0] for name in super().moving_blocks))
 
     def tangent_vector(self, x: Array) -> Any:
         """δ, of the type of the parameters."""

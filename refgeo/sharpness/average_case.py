@@ -14,7 +14,7 @@ from refgeo.sharpness.noise import least_noise
 from refgeo.sharpness.objective import ParameterSpace, check_symmetry
 from refgeo.sharpness.parameters import Calls, checked_loss, on_batch
 from refgeo.sharpness.result import AverageSharpness
-from refgeo.sharpness.search import Callback, Watcher, checked_batches
+from refgeo.sharpness.search import Callback, ProgressMonitor, as_batches
 from refgeo.support.arguments import Array, Order, integer, one_of, order_of, radius_of, seed_of
 from refgeo.support.errors import Interrupted
 from refgeo.support.progress import interruptible, shown
@@ -63,8 +63,8 @@ def average_case_sharpness(
         ``StopIteration`` in it to stop; batches of which fewer than two pairs are done are left out.
     verify : bool
         Before anything is drawn, evaluate the first batch where random elements of the groups that the metric divides
-        out carry θ, and after other changes of the same size: an error says which symmetry the loss has not, or that it
-        cannot be told.
+        out carry θ, and after other changes of the same size: an error says which symmetry the loss does not have, or
+        that this is undecided.
     progress : bool
         Show how far it is, on a terminal as a bar.
 
@@ -112,7 +112,7 @@ def average_case_sharpness(
         if verify:
             noise = _noise(space, losses[0])
             check_symmetry(space, losses[0], noise)
-        watcher = Watcher(callback, len(losses) * n_samples // 2, tell, interrupted)
+        monitor = ProgressMonitor(callback, len(losses) * n_samples // 2, tell, interrupted)
 
         def loss_at(batch: int, x: Array) -> float:
             point = space.point(x, order)
@@ -120,11 +120,11 @@ def average_case_sharpness(
             return loss if math.isfinite(loss) else math.nan
 
         def pair(batch: int, sample: int) -> float | None:
-            if watcher.stopped:
+            if monitor.is_stopped:
                 return None
             x = _drawn(space, rho, distribution, np.random.default_rng([seed, batch, sample]))
             increase = 0.5 * (loss_at(batch, x) + loss_at(batch, -x)) - at_origin[batch]
-            watcher.tell(batch, sample, rho, 0, increase, increase, rho)
+            monitor.tell(batch, sample, rho, 0, increase, increase, rho)
             return increase
 
         drawn = [pair(batch, sample) for batch in range(len(losses)) for sample in range(n_samples // 2)]
@@ -132,7 +132,7 @@ def average_case_sharpness(
             raise KeyboardInterrupt
         samples = np.array([math.nan if value is None else value for value in drawn]).reshape(len(losses), -1)
         begun = np.array([value is not None for value in drawn]).reshape(samples.shape)
-        found = _averaged(samples, begun, at_origin, rho, watcher.stopped, noise)
+        found = _averaged(samples, begun, at_origin, rho, monitor.is_stopped, noise)
         if interrupted():
             raise Interrupted(found)
     return found
@@ -168,7 +168,7 @@ def _drawn(space: ParameterSpace, rho: float, distribution: str, rng: np.random.
 
 def _losses(value: Callable[..., float], batches: Iterable[Any] | None) -> list[Callable[[Any], float]]:
     """A function of the parameters for each batch."""
-    losses = [value] if batches is None else [on_batch(value, batch) for batch in checked_batches(batches)]
+    losses = [value] if batches is None else [on_batch(value, batch) for batch in as_batches(batches)]
     if not losses:
         raise ValueError("batches: expected at least one batch, got none")
     return losses

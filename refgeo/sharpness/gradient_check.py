@@ -1,4 +1,4 @@
-"""Is the gradient that somebody gives the gradient of the loss? By differences, before anything is built on it."""
+"""Compare a gradient with difference quotients of its loss, before anything is built on it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refgeo.sharpness.auto_pgd import norm
-from refgeo.sharpness.noise import CLEAR, least_noise
+from refgeo.sharpness.noise import NOISE_FACTOR, least_noise
 from refgeo.sharpness.objective import Objective, check_symmetry
 from refgeo.sharpness.parameters import (
     Arrays,
@@ -22,36 +22,40 @@ from refgeo.sharpness.parameters import (
 )
 from refgeo.support.arguments import Array
 
-_AGREE = 0.1
-"""A difference quotient this close to the slope confirms it: a wrong gradient is off by more, rounding by less."""
-_AGREE_AT_RANDOM = 0.03
-"""Along a random direction, where a part that is left out is one of many."""
-_CONVERGED = 0.3
-"""Two quotients that agree to this share of what is asked for are the slope, whatever the gradient says."""
-_SILENT = "the loss changes, but the gradient is zero"
-_FAR = 10.0
-"""Differences may be so many times as long where rounding hides the slope."""
-_ASIDE = 0.1
-"""So far aside, as a share of the parameters, a gradient that is zero is asked for again."""
-_STEPS = 9
-"""Of differences, each a tenth of the one before."""
-_FINE = 1e-3
-"""So close a difference is looked for where the disagreement is told."""
-_MOST = 6
-"""So many blocks are named."""
+_GRADIENT_TOLERANCE = 0.1
+"""Disagreement of a difference quotient with the slope, relative, below which it confirms the gradient. A wrong
+gradient is off by more, rounding by less.
+"""
+_RANDOM_DIRECTION_TOLERANCE = 0.03
+"""The same along a random direction, where a part that the gradient leaves out is one of many."""
+_CONVERGENCE_TOLERANCE = 0.3
+"""Largest difference of two successive quotients, and largest error by noise, relative to the disagreement with the
+gradient, for which the quotients count as the true slope.
+"""
+_ZERO_GRADIENT = "the loss changes, but the gradient is zero"
+_MAX_STEP_GROWTH = 10.0
+"""Factor by which a difference step may be longer where noise hides the slope."""
+_DISPLACEMENT = 0.1
+"""Distance from the parameters, relative to them, at which a gradient that is zero is evaluated again."""
+_N_STEPS = 9
+"""Number of difference steps, each a tenth of the one before."""
+_REPORTED_TOLERANCE = 1e-3
+"""Disagreement, relative, below which `check_gradient` tries no shorter step, because it returns the disagreement."""
+_MAX_NAMED_BLOCKS = 6
+"""Number of blocks that an error names."""
 
 
 def check_gradient(
     value_and_grad: LossAndGradient,
     params: Any,
     *,
-    tolerance: float = _AGREE,
+    tolerance: float = _GRADIENT_TOLERANCE,
     rng: np.random.Generator | int | None = 0,
 ) -> dict[str, float]:
     """Compare a gradient with differences of its loss, block by block.
 
-    Every block is moved alone, along its gradient and along a random direction, by smaller and smaller steps until the
-    difference quotient agrees with the gradient, or has converged to something else.
+    Every block is moved alone, along its gradient and along a random direction. Steps get shorter until the difference
+    quotient agrees with the gradient, or has converged to another value.
 
     Parameters
     ----------
@@ -59,19 +63,20 @@ def check_gradient(
         ``value_and_grad(params) -> (loss, grads)``.
     params : Pair, array or dict of these
     tolerance : float
-        Relative disagreement that is an error.
+        Relative disagreement above which an error is raised.
     rng : numpy Generator, or a seed
+        Source of the random directions.
 
     Returns
     -------
     dict of str to float
-        The relative disagreement of every block (of ``name.G`` and ``name.H`` for a pair); nan where rounding hides the
-        slope along one of the two directions, so that it cannot be told.
+        The relative disagreement of every block (of ``name.G`` and ``name.H`` for a pair); nan where it is undecided,
+        because rounding hides the slope along one of the two directions.
 
     Raises
     ------
     ValueError
-        A block disagrees, or the loss differs when it is evaluated again.
+        A block disagrees, or the loss differs when it is evaluated again at the same parameters.
 
     Examples
     --------
@@ -86,25 +91,26 @@ def check_gradient(
     ValueError: value_and_grad: the gradient is not that of the loss; parameters: the loss changes ...
     """
     with Calls("value_and_grad", value_and_grad):
-        return _checked(value_and_grad, params, tolerance, np.random.default_rng(rng))
+        return _check_blocks(value_and_grad, params, tolerance, np.random.default_rng(rng))
 
 
-def _checked(
+def _check_blocks(
     value_and_grad: LossAndGradient, params: Any, tolerance: float, generator: np.random.Generator
 ) -> dict[str, float]:
+    """Return the relative disagreement of every block, or raise an error that names the blocks that disagree."""
     loss, grads = checked_evaluation(value_and_grad(params))
     if not math.isfinite(loss):
         raise ValueError(f"value_and_grad: expected a finite loss, got {loss}")
-    arrays = _moving(params, grads)
+    arrays = _arrays_with_gradient(params, grads)
     if not arrays.given:
         raise ValueError(f"value_and_grad: expected gradients among {', '.join(params)}, got {', '.join(grads)}")
     of_arrays = arrays.value_and_grad(value_and_grad)
-    again, gradients = of_arrays(arrays.given)
-    refuse_chance(loss, again)
-    rounding = measured_noise(value_and_grad, arrays)
-    found: dict[str, float] = {}
-    silent = _unsaid(value_and_grad, arrays, gradients, rounding)
-    complaints = [f"{arrays.label(name)}: {_SILENT}" for name in silent.wrong]
+    repeated, gradients = of_arrays(arrays.given)
+    refuse_chance(loss, repeated)
+    noise = measure_noise(value_and_grad, arrays)
+    errors: dict[str, float] = {}
+    zero = _zero_gradients(value_and_grad, arrays, gradients, noise)
+    complaints = [f"{arrays.label(name)}: {_ZERO_GRADIENT}" for name in zero.wrong]
     for name, gradient in gradients.items():
         given = arrays.given[name]
 
@@ -112,26 +118,27 @@ def _checked(
             return of_arrays({name: given + by})[0] - loss
 
         step = 1e-2 * (float(np.sqrt(np.mean(given**2))) or 1.0) * math.sqrt(given.size)
-        told = [
-            _disagreement(change, gradient, direction, rounding, _AGREE, step, _FAR * step, min(_FINE, tolerance))
+        stop, longest = min(_REPORTED_TOLERANCE, tolerance), _MAX_STEP_GROWTH * step
+        comparisons = [
+            _disagreement(change, gradient, direction, noise, _GRADIENT_TOLERANCE, step, longest, stop)
             for direction in (gradient, generator.standard_normal(given.shape))
         ]
         label = arrays.label(name)
-        seen = [one for one in told if one is not None]
-        worst, said = max(seen, key=lambda one: one[0], default=(math.nan, ""))
-        found[label] = worst if len(seen) == len(told) or worst > tolerance else math.nan
-        if found[label] > tolerance:
-            complaints.append(f"{label}: {said}")
-        if len(complaints) >= _MOST:
+        decided = [comparison for comparison in comparisons if comparison is not None]
+        worst, message = max(decided, key=lambda comparison: comparison[0], default=(math.nan, ""))
+        errors[label] = worst if len(decided) == len(comparisons) or worst > tolerance else math.nan
+        if errors[label] > tolerance:
+            complaints.append(f"{label}: {message}")
+        if len(complaints) >= _MAX_NAMED_BLOCKS:
             break
     if complaints:
-        left = f"; of {len(gradients)} blocks {len(found)} were looked at" if len(found) < len(gradients) else ""
-        raise ValueError(f"value_and_grad: the gradient is not that of the loss; {'; '.join(complaints)}{left}")
-    return found
+        rest = f"; only {len(errors)} of {len(gradients)} blocks were checked" if len(errors) < len(gradients) else ""
+        raise ValueError(f"value_and_grad: the gradient is not that of the loss; {'; '.join(complaints)}{rest}")
+    return errors
 
 
-def _moving(params: Any, grads: Any) -> Arrays:
-    """The arrays that have a gradient; others are frozen."""
+def _arrays_with_gradient(params: Any, grads: Any) -> Arrays:
+    """Return the arrays that have a gradient; the others are frozen."""
     parameters = Parameters(params)
     given = parameters.gradients(grads)
     return Arrays(params, [block for block in parameters.blocks if block in given])
@@ -141,61 +148,87 @@ def _disagreement(
     change: Callable[[Array], float],
     gradient: Array,
     direction: Array,
-    rounding: float,
-    agree: float,
+    noise: float,
+    tolerance: float,
     step: float,
-    longest: float,
-    enough: float | None = None,
+    max_step: float,
+    stop_tolerance: float | None = None,
 ) -> tuple[float, str] | None:
-    """How far the gradient is from what the loss does along a direction, relative, and that in words; None where
-    nothing can be told. Where the noise of the loss, `rounding`, hides the slope at `step`, a step up to `longest` is
-    taken.
+    """Compare a gradient with difference quotients along a direction.
+
+    Parameters
+    ----------
+    change : callable
+        The change of the loss by a displacement.
+    gradient, direction : ndarray
+    noise : float
+        The noise of the loss.
+    tolerance : float
+        Relative disagreement that must be distinguished from noise.
+    step, max_step : float
+        Length of the first displacement, and its bound: it is longer where noise hides the slope at `step`.
+    stop_tolerance : float, optional
+        Relative disagreement below which no shorter step is tried; default: `tolerance`.
+
+    Returns
+    -------
+    (float, str) or None
+        The relative disagreement, and a message about it; None if it is undecided.
     """
     length, size = float(np.linalg.norm(direction)), float(np.linalg.norm(gradient))
     if not 0.0 < length < math.inf or not math.isfinite(size):
         return None
     unit = direction / length
     slope = float(np.vdot(gradient, unit))
-    beside = max(abs(slope), size / math.sqrt(gradient.size))
-    if beside == 0.0:
-        return 0.0, ""  # `_unsaid` asks
+    scale = max(abs(slope), size / math.sqrt(gradient.size))
+    if scale == 0.0:
+        return 0.0, ""  # `_zero_gradients` examines this case
 
     def along(s: float) -> float:
         return change(s * unit)
 
-    telling = 10.0 * CLEAR * rounding / (_CONVERGED * agree * beside)
-    quotient = _slope_by_differences(
-        along, slope, beside, rounding, max(step, min(telling, longest)), agree, enough or agree
-    )
+    # at this step, noise permits two successive quotients, whose agreement shows convergence
+    decisive_step = 10.0 * NOISE_FACTOR * noise / (_CONVERGENCE_TOLERANCE * tolerance * scale)
+    first_step = max(step, min(decisive_step, max_step))
+    quotient = _difference_quotient(along, slope, scale, noise, first_step, tolerance, stop_tolerance or tolerance)
     if quotient is None:
         return None
-    said = f" {quotient / slope:.3g} times as much as the gradient says" if slope else ", but the gradient says 0"
-    return abs(quotient - slope) / beside, f"the loss changes{said}"
+    ratio = f" {quotient / slope:.3g} times as much as the gradient says" if slope else ", but the gradient says 0"
+    return abs(quotient - slope) / scale, f"the loss changes{ratio}"
 
 
-class Seen(NamedTuple):
-    """What was seen of a loss before a search: its noise, and along which directions rounding hides the slope."""
+class LossNoise(NamedTuple):
+    """The noise of a loss before a search.
 
-    noise: float
-    untold: tuple[str, ...]
-
-
-def verify(
-    objective: Objective, radius: float, value_and_grad: LossAndGradient, params: Any, rounding: float | None = None
-) -> Seen:
-    """What a search rests on: an error if any of it is not there.
-
-    The loss is the same twice; no part of the gradient is zero without reason; differences along the gradient, which a
-    wrong factor shows in, and along a random direction, for what it leaves out, agree with it as far as the noise
-    tells, which is measured unless it is known; the loss has the symmetries that the metric divides out.
+    Attributes
+    ----------
+    level : float
+        The error of the loss's values; nan if it was not measured.
+    undecided : tuple of str
+        The directions along which this noise hides whether the gradient is right.
     """
-    arrays = Arrays(params, objective.space.that_move or None)
-    again, slopes = arrays.value_and_grad(value_and_grad)(arrays.given)
-    refuse_chance(objective.loss, again)
+
+    level: float
+    undecided: tuple[str, ...]
+
+
+def verify_loss(
+    objective: Objective, radius: float, value_and_grad: LossAndGradient, params: Any, noise: float | None = None
+) -> LossNoise:
+    """Verify what a search relies on, and raise an error if any of it does not hold.
+
+    The loss is the same in two calls. The gradient of a block is zero only where the loss does not change. Difference
+    quotients agree with the gradient as far as the noise permits: along the gradient, which reveals a wrong factor, and
+    along a random direction, which reveals a part that is left out. The loss has the symmetries that the metric divides
+    out. The noise is measured unless it is given.
+    """
+    arrays = Arrays(params, objective.space.moving_blocks or None)
+    repeated, gradients = arrays.value_and_grad(value_and_grad)(arrays.given)
+    refuse_chance(objective.loss, repeated)
     if objective.is_flat:
-        return Seen(math.nan, ())
-    _refuse_silent_parts(value_and_grad, arrays, slopes)
-    del slopes  # as long as the parameters
+        return LossNoise(math.nan, ())
+    _refuse_zero_gradients(value_and_grad, arrays, gradients)
+    del gradients  # they take as much memory as the parameters
     gradient, size = objective.gradient_at_origin, objective.space.size
 
     def change(x: Array) -> float:
@@ -209,130 +242,149 @@ def verify(
         unit = size / (norm(direction) or 1.0)
         return lambda t: objective.loss + objective((t * unit) * direction)[0]
 
-    if rounding is None:
-        rounding = least_noise(along)
-    untold = []
-    for name, agree in (("the gradient", _AGREE), ("a random direction", _AGREE_AT_RANDOM)):
+    if noise is None:
+        noise = least_noise(along)
+    undecided = []
+    for name, tolerance in (("the gradient", _GRADIENT_TOLERANCE), ("a random direction", _RANDOM_DIRECTION_TOLERANCE)):
         direction = gradient if name == "the gradient" else random(0)
-        found = _disagreement(change, gradient, direction, rounding, agree, 0.1 * radius, 0.1 * size)
-        if found is None and direction.any():
-            untold.append(name)
-        elif found is not None and found[0] > agree:
-            check_gradient(value_and_grad, params)  # which names the block
-            # without a symmetry, differences along geodesics may be none of the loss's
-            check_symmetry(objective.space, value_and_grad, rounding)
-            raise ValueError(f"value_and_grad: along {name}, {found[1]}; verify=False turns this check off")
-    check_symmetry(objective.space, value_and_grad, rounding)
-    return Seen(rounding, tuple(untold))
+        comparison = _disagreement(change, gradient, direction, noise, tolerance, 0.1 * radius, 0.1 * size)
+        if comparison is None and direction.any():
+            undecided.append(name)
+        elif comparison is not None and comparison[0] > tolerance:
+            check_gradient(value_and_grad, params)  # its error names the block
+            # without a symmetry, differences along geodesics may differ from those of the loss
+            check_symmetry(objective.space, value_and_grad, noise)
+            raise ValueError(f"value_and_grad: along {name}, {comparison[1]}; verify=False turns this check off")
+    check_symmetry(objective.space, value_and_grad, noise)
+    return LossNoise(noise, tuple(undecided))
 
 
-class Unsaid(NamedTuple):
-    """Arrays whose gradient is zero at θ and beside it: those with which the loss changes all the same, and others."""
+class ZeroGradients(NamedTuple):
+    """Names of arrays whose gradient is zero, both at the parameters and near them.
+
+    Attributes
+    ----------
+    wrong : list of Name
+        Those with which the loss changes all the same.
+    unused : list of Name
+        Those with which it does not.
+    """
 
     wrong: list[Name]
-    idle: list[Name]
+    unused: list[Name]
 
 
-def _unsaid(
-    value_and_grad: LossAndGradient, arrays: Arrays, slopes: Mapping[Name, Array], rounding: float | None = None
-) -> Unsaid:
-    """Of each of the first few, one more change beside θ tells, if it is more than the noise of the loss."""
-    found, of_arrays = Unsaid([], []), arrays.value_and_grad(value_and_grad)
-    silent = [name for name, slope in slopes.items() if slope.size and not slope.any()]
-    if not silent:
-        return found
-    near, rounding = _aside(arrays.given, 0), measured_noise(value_and_grad, arrays) if rounding is None else rounding
-    here, slopes = of_arrays(near)
-    for name in [name for name in silent if name in slopes and not slopes[name].any()][:_MOST]:
-        change = abs(of_arrays({**near, **_aside({name: near[name]}, 1)})[0] - here)
-        (found.wrong if change > CLEAR * rounding else found.idle).append(name)
-    return found
+def _zero_gradients(
+    value_and_grad: LossAndGradient, arrays: Arrays, gradients: Mapping[Name, Array], noise: float | None = None
+) -> ZeroGradients:
+    """Find the arrays whose gradient is zero, and test whether the loss changes with each of the first few.
+
+    An array is changed once, near the parameters. A change of the loss counts if it exceeds the noise.
+    """
+    zero, of_arrays = ZeroGradients([], []), arrays.value_and_grad(value_and_grad)
+    names = [name for name, gradient in gradients.items() if gradient.size and not gradient.any()]
+    if not names:
+        return zero
+    near, noise = _displace(arrays.given, 0), measure_noise(value_and_grad, arrays) if noise is None else noise
+    loss, gradients = of_arrays(near)
+    for name in [name for name in names if name in gradients and not gradients[name].any()][:_MAX_NAMED_BLOCKS]:
+        change = abs(of_arrays({**near, **_displace({name: near[name]}, 1)})[0] - loss)
+        (zero.wrong if change > NOISE_FACTOR * noise else zero.unused).append(name)
+    return zero
 
 
-def _refuse_silent_parts(value_and_grad: LossAndGradient, arrays: Arrays, slopes: Mapping[Name, Array]) -> None:
-    """An error where the gradient of an array that is to move is zero, and is wrong or the loss ignores the array."""
-    found = _unsaid(value_and_grad, arrays, slopes)
-    if found.wrong:
+def _refuse_zero_gradients(value_and_grad: LossAndGradient, arrays: Arrays, gradients: Mapping[Name, Array]) -> None:
+    """Raise an error if the gradient of an array that moves is zero and wrong, or if the loss ignores the array."""
+    zero = _zero_gradients(value_and_grad, arrays, gradients)
+    if zero.wrong:
         raise ValueError(
-            f"value_and_grad: the gradient is not that of the loss; {', '.join(map(arrays.label, found.wrong))}: "
-            f"{_SILENT}. Are gradients off where it is computed (no_grad, detach)? verify=False turns this check off"
+            f"value_and_grad: the gradient is not that of the loss; {', '.join(map(arrays.label, zero.wrong))}: "
+            f"{_ZERO_GRADIENT}. Is a part of it without gradients (no_grad, detach)? verify=False turns this check off"
         )
-    if found.idle and len(found.idle) < len(arrays.given):  # a loss that ignores all is flat, and a search says so
+    if zero.unused and len(zero.unused) < len(arrays.given):  # for a loss that ignores all arrays, the search says so
         raise ValueError(
-            f"value_and_grad: the loss does not depend on {', '.join(map(arrays.label, found.idle))}, which is to "
-            f"move: beside its noise, a change of {_ASIDE:.0%} does nothing to it. Does it use other weights than it "
-            "is given? If it is meant, leave the block out of the metric, or freeze it; verify=False turns this check "
-            "off"
+            f"value_and_grad: the loss does not depend on {', '.join(map(arrays.label, zero.unused))}, which is to "
+            f"move: a change of {_DISPLACEMENT:.0%} in it changes the loss by no more than noise. Does the loss use "
+            "other weights than it is given? If this is intended, leave the block out of the metric, or freeze it; "
+            "verify=False turns this check off"
         )
 
 
-def _direction(arrays: Mapping[Name, Array], seed: int) -> dict[Name, Array]:
-    """Random, in every array as long as the array is."""
+def _random_direction(arrays: Mapping[Name, Array], seed: int) -> dict[Name, Array]:
+    """Draw a random array for each array, with entries of the same root mean square."""
     rng = np.random.default_rng(seed)
     return {name: (float(np.sqrt(np.mean(x**2))) or 1.0) * rng.standard_normal(x.shape) for name, x in arrays.items()}
 
 
-def _aside(arrays: Mapping[Name, Array], seed: int) -> dict[Name, Array]:
-    direction = _direction(arrays, seed)
-    return {name: x + _ASIDE * direction[name] for name, x in arrays.items()}
+def _displace(arrays: Mapping[Name, Array], seed: int) -> dict[Name, Array]:
+    """Move the arrays along a random direction, by the share `_DISPLACEMENT` of their lengths."""
+    direction = _random_direction(arrays, seed)
+    return {name: x + _DISPLACEMENT * direction[name] for name, x in arrays.items()}
 
 
-def measured_noise(value_and_grad: LossAndGradient, arrays: Arrays) -> float:
-    """What the values of a loss are off by, from seven of them.
+def measure_noise(value_and_grad: LossAndGradient, arrays: Arrays) -> float:
+    """Measure the noise of a loss, from eight or fifteen of its values along random lines.
 
     Examples
     --------
     >>> single = lambda w: (float(np.float32(np.sum(np.sin(w)))), np.cos(w))
-    >>> 1e-8 < measured_noise(single, Arrays(np.ones(2))) < 1e-6
+    >>> 1e-8 < measure_noise(single, Arrays(np.ones(2))) < 1e-6
     True
     """
     of_arrays = arrays.value_and_grad(value_and_grad)
 
     def along(seed: int) -> Callable[[float], float]:
-        direction = _direction(arrays.given, seed)
+        direction = _random_direction(arrays.given, seed)
         return lambda t: of_arrays({name: x + t * direction[name] for name, x in arrays.given.items()})[0]
 
     return least_noise(along)
 
 
 def verify_unchanged(objective: Objective) -> None:
-    """One evaluation again at the parameters, after the search: an error if it has changed them."""
-    again, _ = objective(objective.origin)
+    """Evaluate once more at the parameters after a search, and raise an error if the loss has changed."""
+    change, _ = objective(objective.origin)
     when = " before and after the search; does the function change the model"
-    refuse_chance(objective.loss, objective.loss + again, when)
+    refuse_chance(objective.loss, objective.loss + change, when)
 
 
-def _slope_by_differences(
+def _difference_quotient(
     change: Callable[[float], float],
     slope: float,
     scale: float,
-    rounding: float,
+    noise: float,
     step: float,
-    agree: float,
-    enough: float,
+    tolerance: float,
+    stop_tolerance: float,
 ) -> float | None:
-    """A central difference that agrees with the slope to a share that is `enough`, or else the one that agrees best.
+    """Return the central difference quotient that agrees best with a slope, or the one to which quotients converge.
 
-    Where none agrees, the one of the shortest step that noise allows, if the step before and the differences on both
-    sides give the same: where there are kinks within a step they do not. None if nothing can be told.
+    The first quotient within `stop_tolerance` of the slope is returned at once, else the best one within `tolerance`.
+    If there is none, it is the quotient of the shortest step that noise permits, provided that it has converged: the
+    step before gives the same, and so do the one-sided quotients, which differ where there are kinks within a step.
+    Tolerances are relative to `scale`.
+
+    Returns
+    -------
+    float or None
+        None if noise hides the slope, or if quotients do not converge.
     """
-    seen: list[float] = []
-    apart = math.inf
-    for _ in range(_STEPS):
-        ahead, behind, error = change(step), change(-step), CLEAR * rounding / step
+    quotients: list[float] = []
+    one_sided_gap = math.inf
+    for _ in range(_N_STEPS):
+        ahead, behind, uncertainty = change(step), change(-step), NOISE_FACTOR * noise / step
         if math.isfinite(ahead) and math.isfinite(behind):
             quotient = (ahead - behind) / (2.0 * step)
-            off = abs(quotient - slope)
-            if error > max(_CONVERGED * agree * scale, _CONVERGED * off):
-                break  # noise is more than what could be told
-            seen.append(quotient)
-            apart = abs(ahead + behind) / step
-            if off <= enough * scale:
+            disagreement = abs(quotient - slope)
+            if uncertainty > max(_CONVERGENCE_TOLERANCE * tolerance * scale, _CONVERGENCE_TOLERANCE * disagreement):
+                break  # from here on, noise hides the disagreement
+            quotients.append(quotient)
+            one_sided_gap = abs(ahead + behind) / step
+            if disagreement <= stop_tolerance * scale:
                 return quotient
         step *= 0.1
-    best = min(seen, key=lambda one: abs(one - slope), default=None)
-    if best is None or abs(best - slope) <= agree * scale:
+    best = min(quotients, key=lambda quotient: abs(quotient - slope), default=None)
+    if best is None or abs(best - slope) <= tolerance * scale:
         return best
-    off = abs(seen[-1] - slope)
-    settled = len(seen) > 1 and abs(seen[-1] - seen[-2]) <= _CONVERGED * off and apart <= off
-    return seen[-1] if settled else None
+    last, disagreement = quotients[-1], abs(quotients[-1] - slope)
+    is_steady = len(quotients) > 1 and abs(last - quotients[-2]) <= _CONVERGENCE_TOLERANCE * disagreement
+    return last if is_steady and one_sided_gap <= disagreement else None

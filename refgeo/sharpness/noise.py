@@ -1,7 +1,8 @@
-r"""How far is a loss from smooth? Its rounding, measured rather than assumed.
+r"""Estimate the noise of a loss, that is, the error that rounding leaves in its values.
 
-Differences of high order along a line leave nothing of a smooth function, and of independent errors of size σ at the
-points :math:`\sqrt{(2k)!}/k!` times σ (Moré and Wild, SIAM J. Sci. Comput. 33, 2011).
+Differences of high order along a line leave nothing of a smooth function. Of independent errors of standard deviation σ
+they leave :math:`\sqrt{(2k)!}/k!` times σ at order k (Moré and Wild, SIAM J. Sci. Comput. 33, 2011). The noise is
+therefore measured rather than assumed from the precision.
 """
 
 from __future__ import annotations
@@ -12,26 +13,33 @@ from typing import Any
 
 import numpy as np
 
-TINY, SHORT = 1e-5, 1e-2
-"""Steps as shares of a change: what rounding in float32 or float64 answers to, and what half precision does."""
-CLEAR = 30.0
-"""What is so many times the noise is none."""
-_AROUND = (-3, -2, -1, 0, 1, 2, 3)
+FINE_STEP, COARSE_STEP = 1e-5, 1e-2
+"""Distances between sampled values, relative to the length of the displacement. The fine one changes how float32 and
+float64 round, while third differences of a smooth function, about 1e-15, are comparable to float64's rounding, and
+higher ones vanish. The coarse one exceeds the rounding of half precision: 2⁻⁹ in bfloat16, 2⁻¹¹ in float16.
+"""
+NOISE_FACTOR = 30.0
+"""Multiple of the noise above which a change is not explained by noise. The estimate is at least a fifth of the
+standard deviation (tests of this module), so this is at least six standard deviations.
+"""
+_OFFSETS = (-3, -2, -1, 0, 1, 2, 3)
+"""Where values are sampled, in steps. Seven values have differences up to order 6."""
 
 
 def noise_along(function: Callable[[float], Any], step: float) -> float:
-    """The error of a function's values, from seven of them at a distance `step`; infinite where one is not finite.
+    """Estimate the noise of a function from seven values at a distance `step`.
 
     Parameters
     ----------
     function : callable
-        ``function(t)``, a number, or an array whose length is meant.
+        ``function(t)`` is a number, or an array, of which the length of the error vector is estimated.
     step : float
 
     Returns
     -------
     float
-        What values are off by, at least the half of their last digit. It is more where the function is not smooth.
+        The standard deviation of the values' errors, at least half of their last digit; infinite if a value is not
+        finite. It is larger where the function is not smooth.
 
     Examples
     --------
@@ -39,17 +47,19 @@ def noise_along(function: Callable[[float], Any], step: float) -> float:
     >>> 1e-8 < single < 1e-7, noise_along(lambda t: math.sin(1.0 + t), 1e-5) < 1e-15
     (True, True)
     """
-    return noise_of([function(step * k) for k in _AROUND])
+    return noise_of([function(step * k) for k in _OFFSETS])
 
 
 def least_noise(along: Callable[[int], Callable[[float], Any]]) -> float:
-    """That of a function of many variables, along a line; along another one, too, where it is more than float32 has,
-    as a jump that one line crosses is no noise.
+    """Estimate the noise of a function of many variables, along one line or two.
+
+    A second line is tried if the first shows more noise than float32 has. The smaller estimate is returned, because a
+    jump that one line crosses is not noise.
 
     Parameters
     ----------
     along : callable
-        ``along(i)``, the function on the i-th line, in the unit of its variables.
+        ``along(i)`` is the function on the i-th line. Its argument is the displacement relative to the variables.
 
     Examples
     --------
@@ -57,12 +67,12 @@ def least_noise(along: Callable[[int], Callable[[float], Any]]) -> float:
     True
     """
     line = along(0)
-    first = noise_along(line, TINY)
-    return first if first <= 1e-6 * abs(line(0.0)) else min(first, noise_along(along(1), TINY))
+    first = noise_along(line, FINE_STEP)
+    return first if first <= 1e-6 * abs(line(0.0)) else min(first, noise_along(along(1), FINE_STEP))
 
 
 def noise_of(values: Sequence[Any]) -> float:
-    """The same of values at equal distances, four or more.
+    """Estimate the noise in four or more values at equal distances.
 
     Examples
     --------
@@ -75,17 +85,19 @@ def noise_of(values: Sequence[Any]) -> float:
     if not np.isfinite(table).all():
         return math.inf
     size = float(np.max(np.abs(table), initial=0.0)) or 1.0
-    table, orders, found = table / size, len(table), []
-    for k in range(1, orders):
+    table, n_values, estimates = table / size, len(table), []
+    for k in range(1, n_values):
         table = np.diff(table, axis=0)
         if k >= 3:
             squares = np.sum(table.reshape(len(table), -1) ** 2, axis=1)
-            found.append(math.factorial(k) * math.sqrt(float(np.mean(squares)) / math.factorial(2 * k)))
-    return max(size * float(np.median(found)), 0.5 * last_digit(values))
+            estimates.append(math.factorial(k) * math.sqrt(float(np.mean(squares)) / math.factorial(2 * k)))
+    return max(size * float(np.median(estimates)), 0.5 * last_digit(values))
 
 
 def last_digit(values: Sequence[Any]) -> float:
-    """The largest power of two of which all values are multiples: of numbers in float32, one of its last digits.
+    """Return the largest power of two of which all values are multiples.
+
+    For numbers in float32, this is a unit in the last place of one of them.
 
     Examples
     --------

@@ -1,4 +1,7 @@
-"""A loss as a function of coordinates, which are arrays of numbers: what leaves the domain has the value −inf."""
+"""The objective of a search: the increase of a loss, as a function of the coordinates of a tangent vector.
+
+Outside the domain, where there is no geodesic or no finite loss, its value is −inf.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +31,36 @@ from refgeo.support.arguments import Array, Order
 from refgeo.support.errors import NO_GEODESIC, NotFiniteError
 from refgeo.support.threads import LEAST, one_thread
 
-_LONG = 1 << 18
-"""Vectors of more numbers are kept in single precision: their directions are rounded by 1e-7, no value is."""
-_BRIEFLY = (0.1, 0.1)
-"""So far a metric is followed along its orbits: there it changes as it does farther away."""
+_MAX_DOUBLE_LENGTH = 1 << 18
+"""Number of coordinates above which vectors are kept in single precision. This rounds directions by 1e-7, but no value
+of the loss, which is evaluated in double precision where the rounded vector leads.
+"""
+_TIMES = (0.1, 0.1)
+"""Values of t in exp(tK) at which a metric is tested along its orbits. Short ones suffice, because a metric that
+changes along an orbit does so near the point, too.
+"""
 
 
 class ParameterSpace:
-    """The tangent space of all parameters that a metric names; the others are frozen. Coordinates are flat."""
+    """The tangent space of all parameters that a metric names; the others are frozen.
+
+    Attributes
+    ----------
+    parameters : Parameters
+    tangent : TangentSpace
+    spaces : dict of str to TangentSpace
+        The tangent space of each block.
+    points : dict of str to Pair or array
+        The point of each block.
+    length, shape
+        The number of coordinates, which are a flat array here, and their shape in the tangent space.
+    dim : int
+        The dimension of the quotient.
+    dtype : dtype
+        That of coordinates.
+    one_thread : callable
+        Makes the context in which linear algebra runs in one thread, if vectors are long.
+    """
 
     def __init__(self, params: Any, metric: Metric[Any]) -> None:
         as_metric("metric", metric)
@@ -51,29 +76,29 @@ class ParameterSpace:
         self.shape = *tangent.block_shape, tangent.n_coordinates
         self.length = math.prod(self.shape)
         self.dim = tangent.dim * math.prod(tangent.block_shape)
-        self.dtype = np.dtype(np.float32 if self.length > _LONG else np.float64)
+        self.dtype = np.dtype(np.float32 if self.length > _MAX_DOUBLE_LENGTH else np.float64)
         self.points = {ONLY: tangent.point} if self.parameters.single else dict(tangent.point)
         self.one_thread = partial(one_thread, self.length) if self.length >= LEAST else nullcontext
 
     @property
     def size(self) -> float:
-        """How long θ itself is in the metric: the mean of its blocks."""
+        """The length of θ in the metric, as a root mean square over its blocks."""
         blocks = sum(math.prod(part.block_shape) for part in self.spaces.values())
         return float(np.linalg.norm(self.tangent.norm(self.tangent.point))) / math.sqrt(blocks)
 
     @property
-    def that_move(self) -> list[str]:
-        """The blocks that the metric moves at all: zeros do not move in proportion to themselves."""
+    def moving_blocks(self) -> list[str]:
+        """The blocks that can move in the metric. A block of zeros cannot, if steps are proportional to entries."""
         if not (self.parameters.single or isinstance(self.tangent, ProductTangentSpace)):
             return list(self.parameters.blocks)
         return [name for name, space in self.spaces.items() if space.dim and space.n_coordinates]
 
     def coordinates(self, x: Array) -> Array:
-        """In the shape of the tangent space's."""
+        """Reshape flat coordinates as the tangent space has them."""
         return x.reshape(self.shape)
 
     def point(self, x: Array, order: Order) -> Any | None:
-        """γ_ξ(1), or None where the geodesic does not get there; θ itself for ξ = 0."""
+        """Return γ_ξ(1), which is θ for ξ = 0; None if the geodesic does not exist up to there."""
         point = self.tangent.point
         if x.any():
             try:
@@ -84,29 +109,31 @@ class ParameterSpace:
         return point if self.parameters.single else self.parameters.assembled(point)
 
     def gradient(self, x: Array, grads: Any, order: Order) -> Array | None:
-        """Of ℓ(γ_ξ(1)) in coordinates, from somebody's gradients there; None where it is not finite."""
+        """Return the gradient of ξ ↦ ℓ(γ_ξ(1)) in coordinates, from the caller's gradients at γ_ξ(1); None if it is not
+        finite.
+        """
         with self.one_thread(), np.errstate(over="ignore", invalid="ignore"):
             try:
                 gradient = self.tangent.gradient_at(self.coordinates(x), self.gradients(grads), order)
             except NotFiniteError:
                 return None
         gradient = gradient.reshape(-1).astype(self.dtype, copy=False)
-        gradient = gradient if self.dim else np.zeros_like(gradient)  # what is left is rounding
+        gradient = gradient if self.dim else np.zeros_like(gradient)  # anything else is rounding
         return gradient if is_finite(gradient) else None
 
     def gradients(self, grads: Any) -> Any:
-        """Somebody's gradients as a vector; shapes are checked, so that nothing broadcasts."""
+        """Return the caller's gradients as a cotangent vector, after a check of shapes, so that nothing broadcasts."""
         if self.parameters.single:
             return checked_gradient("", {"": grads}, self.tangent.point)
         return CheckedGradients(self.parameters.gradients(grads), self.points)
 
     def tangent_vector(self, x: Array) -> Any:
-        """The tangent vector with coordinates x."""
+        """Return the tangent vector with coordinates x."""
         with self.one_thread():
             return self.tangent.from_coordinates(self.coordinates(x))
 
     def horizontal(self, x: Array) -> Array:
-        """The horizontal part of coordinates."""
+        """Return the coordinates of the horizontal part."""
         if self.dim == 0:
             return np.zeros_like(x)
         with self.one_thread():
@@ -114,11 +141,11 @@ class ParameterSpace:
         return horizontal.reshape(-1).astype(x.dtype, copy=False)
 
     def random_direction(self, rng: np.random.Generator) -> Array:
-        """Coordinates of a horizontal direction, the same along an orbit."""
+        """Draw the coordinates of a horizontal direction, which are the same at every point of an orbit."""
         return self.horizontal(self.tangent.normal_coordinates(rng).reshape(-1).astype(self.dtype, copy=False))
 
     def bend(self, x: Array, power: int) -> float:
-        """‖½Γ(ξ, ξ)‖/‖ξ‖ᵖ, the largest of all blocks and heads."""
+        """Return ‖½Γ(ξ, ξ)‖/‖ξ‖ᵖ, the largest of all blocks and heads."""
         largest, tangent = 0.0, self.tangent
         with self.one_thread(), np.errstate(over="ignore", invalid="ignore"):
             for name, space in self.spaces.items():
@@ -130,22 +157,23 @@ class ParameterSpace:
 
 
 class Objective:
-    """x ↦ L(γ_ξ(1)) − L(θ) with its gradient, in coordinates.
+    """The function x ↦ L(γ_ξ(1)) − L(θ) with its gradient, where x are the coordinates of ξ.
 
     Parameters
     ----------
     value_and_grad : callable
     space : ParameterSpace
     order : 1, 2 or "exact"
+        The order of the geodesics.
     gradient_order : 1, 2 or "exact"
-        The geodesic that the gradient is of; 1 is the paper's, which ignores the derivative of Γ.
+        The order of the geodesics that are differentiated; 1 is the paper's, which ignores the derivative of Γ.
 
     Attributes
     ----------
     loss : float
-        At the parameters themselves.
-    saw_slope : bool
-        Whether a gradient that was asked for had a number that is not zero.
+        The loss at θ.
+    has_seen_slope : bool
+        Whether any gradient so far had an entry that is not zero.
     """
 
     def __init__(
@@ -153,9 +181,9 @@ class Objective:
     ) -> None:
         self.value_and_grad, self.space = value_and_grad, space
         self._order, self._gradient_order = order, gradient_order
-        self.loss, self.saw_slope = 0.0, False
-        self.loss, slope = self(self.origin)
-        self._slope: Array | None = slope
+        self.loss, self.has_seen_slope = 0.0, False
+        self.loss, gradient = self(self.origin)
+        self._gradient: Array | None = gradient
         if not math.isfinite(self.loss):
             loss, _ = checked_evaluation(value_and_grad(self.space.point(self.origin, 1)))
             if not math.isfinite(loss):
@@ -167,28 +195,28 @@ class Objective:
 
     @property
     def origin(self) -> Array:
-        """The coordinates of the parameters themselves, a new array."""
+        """The coordinates of θ, a new array of zeros."""
         return np.zeros(self.space.length, self.space.dtype)
 
     @property
     def gradient_at_origin(self) -> Array:
-        """The gradient there, computed again if it was forgotten."""
-        if self._slope is None:
-            _, self._slope = self(self.origin)
-        return self._slope
+        """The gradient at θ, computed again if `forget_gradient` was called."""
+        if self._gradient is None:
+            _, self._gradient = self(self.origin)
+        return self._gradient
 
     def forget_gradient(self) -> None:
-        """Of the origin: it is as long as the parameters, and is hardly needed after the first start."""
-        self._slope = None
+        """Free the memory of the gradient at θ, which is as long as the parameters, and is seldom needed again."""
+        self._gradient = None
 
     def __call__(self, x: Array) -> tuple[float, Array]:
-        """Value and gradient; −inf where there is none."""
+        """Return value and gradient; outside the domain these are −inf and zeros."""
         if self._order == "exact" and x.any():
-            x = self.space.horizontal(x)  # it is, but for rounding, and closed forms are of horizontal geodesics
+            x = self.space.horizontal(x)  # removes rounding: the closed forms hold for horizontal geodesics alone
         try:
             point = self.space.point(x, self._order)
             loss, grads = (-math.inf, None) if point is None else checked_evaluation(self.value_and_grad(point))
-        except NotFiniteError:  # by a Pair, for example, that is made of its gradient
+        except NotFiniteError:  # raised, for example, by a Pair that the caller makes of the gradient
             if not x.any():
                 raise
             return -math.inf, self.origin
@@ -196,27 +224,35 @@ class Objective:
         gradient = self.space.gradient(x, grads, self._gradient_order) if math.isfinite(loss) else None
         if gradient is None:
             return -math.inf, self.origin
-        self.saw_slope = self.saw_slope or bool(gradient.any())
+        self.has_seen_slope = self.has_seen_slope or bool(gradient.any())
         return loss - self.loss, gradient
 
     @cached_property
     def is_flat(self) -> bool:
-        """Whether nothing is seen: no slope here and beside, and equal values."""
+        """Whether the loss seems constant: no slope at θ, and neither a slope nor another value near it."""
         if self.gradient_at_origin.any() or (self.space.dim == 0 and self.space.length > 0):
             return False
-        aside = self.space.random_direction(np.random.default_rng(0))
-        increase, slope = self(aside * (0.1 * (self.space.size or 1.0) / (norm(aside) or 1.0)))
-        return increase == 0.0 and not slope.any()
+        direction = self.space.random_direction(np.random.default_rng(0))
+        increase, gradient = self(direction * (0.1 * (self.space.size or 1.0) / (norm(direction) or 1.0)))
+        return increase == 0.0 and not gradient.any()
 
     def bend(self, x: Array) -> float:
-        """‖½Γ(ξ, ξ)‖/‖ξ‖ of second-order geodesics, the largest of all blocks and heads."""
+        """Return ‖½Γ(ξ, ξ)‖/‖ξ‖, the largest of all blocks and heads; 0 unless geodesics are of second order."""
         return self.space.bend(x, 1) if self._order == 2 else 0.0
 
 
 def check_symmetry(space: ParameterSpace, function: Callable[[Any], Any], noise: float | None = None) -> None:
-    """An error unless the metric lives on the quotient by its groups, and a loss does so, too, as far as its noise
-    tells: with all groups at once, and with each where that does not tell. The function gives the loss, alone or with
-    its gradient.
+    """Raise an error unless both the metric and the loss live on the quotient by the metric's groups.
+
+    All groups are tested at once. Each is tested by itself if this does not show that the loss has the symmetry.
+
+    Parameters
+    ----------
+    space : ParameterSpace
+    function : callable
+        Returns the loss, or the loss and its gradient.
+    noise : float, optional
+        The noise of the loss; default: it is measured.
 
     Examples
     --------
@@ -230,35 +266,35 @@ def check_symmetry(space: ParameterSpace, function: Callable[[Any], Any], noise:
     groups = metric.symmetries()
     if not groups:
         return
-    for block, one in symmetry.metrics_of(metric).items():
-        for found in () if one.is_invariant is not None else symmetry.invariance(one, block, space.points, _BRIEFLY):
-            if not (found.holds or found.unseen):
-                lives, differs = ("does not", "differs") if found.is_broken else ("may not", "may differ")
+    for block, part in symmetry.metrics_of(metric).items():
+        for finding in () if part.is_invariant is not None else symmetry.invariance(part, block, space.points, _TIMES):
+            if not (finding.holds or finding.unseen):
+                lives, differs = ("does not", "differs") if finding.is_broken else ("may not", "may differ")
                 raise ValueError(
-                    f"metric: {one} {lives} live on the quotient by its group: {found.symmetry} "
-                    f"{found.verdict}{f' ({found.reason})' if found.reason else ''}, so its sharpness {differs} along "
-                    "an orbit. See refgeo.QuotientMetric.verify; verify=False turns this check off"
+                    f"metric: {part} {lives} live on the quotient by its group: {finding.symmetry} "
+                    f"{finding.verdict}{f' ({finding.reason})' if finding.reason else ''}, so its sharpness {differs} "
+                    "along an orbit. See refgeo.QuotientMetric.verify; verify=False turns this check off"
                 )
 
     def loss(blocks: Mapping[str, Any]) -> Any:
-        found = function(space.parameters.assembled(blocks))
-        return found[0] if isinstance(found, tuple) else found
+        result = function(space.parameters.assembled(blocks))
+        return result[0] if isinstance(result, tuple) else result
 
     whole = together(groups)
     points = space.points if whole.whole else {name: space.points[name] for name in whole.blocks}
     if symmetry.verify(loss, points, whole, sizes=1.0, samples=1, noise=noise).holds:
         return
-    for found in symmetry.verify(loss, points, groups, samples=1):
-        if found.holds or found.unseen == symmetry.UNMOVED:
+    for finding in symmetry.verify(loss, points, groups, samples=1):
+        if finding.holds or finding.unseen == symmetry.UNMOVED:
             continue
-        where = "" if found.blocks[0] == ONLY else f" of {found.blocks[0]!r}"
-        missing = (
-            f"which the loss does not have: an element of this group changes the loss by {found.change:.2g} (relative)"
-            if found.is_broken
-            else f"of which it cannot be told whether the loss has it: {found.reason}"
+        where = "" if finding.blocks[0] == ONLY else f" of {finding.blocks[0]!r}"
+        problem = (
+            f"which the loss does not have: an element of this group changes it by {finding.change:.2g} (relative)"
+            if finding.is_broken
+            else f"but it is undecided whether the loss has it: {finding.reason}"
         )
         raise ValueError(
-            f"metric: the metric divides out the symmetry {found.symmetry}{where}, {missing}. Give this block another "
-            "metric, or leave it out of the metric, so that it does not move. refgeo.symmetry.verify measures all "
-            "symmetries; verify=False turns this check off"
+            f"metric: the metric divides out the symmetry {finding.symmetry}{where}, {problem}. Give this block "
+            "another metric, or leave it out of the metric, so that it does not move. refgeo.symmetry.verify measures "
+            "all symmetries; verify=False turns this check off"
         )

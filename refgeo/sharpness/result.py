@@ -1,4 +1,4 @@
-"""What the sharpness functions return."""
+"""The results of the sharpness functions, and advice about results that need care."""
 
 from __future__ import annotations
 
@@ -12,27 +12,30 @@ import numpy as np
 from refgeo.support.arguments import Array
 from refgeo.support.figures import plain_axes
 
-_CLEARLY = 100.0
-"""A value that is less than so many times the noise of the loss has no two digits."""
-_BENT = 0.5
-"""Of `SharpnessResult.bend`: along Geᵇ, the geodesic of inv for h = 1, an error of 15% of the displacement."""
+_MIN_NOISE_RATIO = 100.0
+"""Ratio of a value to the noise of the loss below which the value has fewer than two correct digits."""
+_MAX_BEND = 0.5
+"""Value of `SharpnessResult.bend` above which second-order geodesics are no approximation. For inv with h = 1, the
+geodesic is t ↦ G eᵗ and the bend ½t. At t = 1, the second-order step is 1.5 G long, and is wrong by 0.22 G, or 15%.
+"""
 
 
 class Progress(NamedTuple):
-    """What a callback is told after every evaluation of the loss.
+    """The state of a search, which a callback gets after every evaluation of the loss.
 
-    ``done`` of ``total`` evaluations are over, of all batches and starts (None if the number of batches is not known;
-    fewer can be enough, so ``total`` need not be reached); ``value`` is the one just found (−inf where
-    the step was rejected), ``best`` the best of its start; ``rho`` is the radius of the ball that is searched.
+    ``done`` is the number of evaluations so far, of all batches and starts. ``total`` is the number expected at most:
+    it grows if more are needed, and is None if the number of batches is not known. ``value`` is the increase of the
+    loss at this evaluation (−inf if the step was rejected), ``best`` the best value of this start, ``step`` the step
+    size, and ``rho`` the radius of the ball that is searched.
 
     Examples
     --------
     >>> import refgeo as rg
-    >>> heard = []
+    >>> reports = []
     >>> loss = rg.value_and_grad(lambda w: (w**2).sum())
-    >>> settings = {"n_iter": 3, "n_restarts": 1, "callback": heard.append}
+    >>> settings = {"n_iter": 3, "n_restarts": 1, "callback": reports.append}
     >>> _ = rg.worst_case_sharpness(loss, np.ones(2), rg.EuclideanMetric(), rho=1.0, **settings)
-    >>> [progress.done for progress in heard]
+    >>> [progress.done for progress in reports]
     [1, 2, 3, 4]
     """
 
@@ -56,44 +59,44 @@ class SharpnessResult:
     value : float
         max L(γ_ξ(1)) − L(θ); with `batches`, the mean of their values. A lower bound of the true maximum.
     maximizer : tangent vector
-        The ξ where it was found, of the type of the parameters; with `batches`, a list of them.
+        The ξ at which this value is attained, of the type of the parameters; with `batches`, a list of them.
     loss, loss_max : float
         L(θ) and L(γ_ξ(1)); with `batches`, means.
     trace : ndarray
         The best value after every evaluation of the best start; with `batches`, means.
     values : ndarray
-        The value at every evaluation of the best start, −inf where the step was rejected; those of other starts, of
-        the points between which a start is chosen, and of what continues the best are counted and not kept.
+        The value at every evaluation of the best start, −inf where the step was rejected. Evaluations of other starts,
+        of the points among which a start is chosen, and of the best start's continuation are counted, but not kept.
     steps : ndarray
-        The step sizes that led there.
+        The step sizes that led to these evaluations.
     n_evaluations : int
-        Of loss and gradient, all starts and batches together.
+        The number of evaluations of loss and gradient, of all starts and batches together.
     n_rejected : int
-        Steps that left the domain: an incomplete geodesic, or a loss that is not finite.
+        The number of steps that left the domain: the geodesic did not exist, or the loss was not finite.
     residual : float
-        How far `maximizer` is from a stationary point of the ball, 0 to about 2: ‖P(ξ + ρ g/‖g‖) − ξ‖/ρ with the
-        gradient g there and the projection P onto the ball; the largest of all batches.
+        The distance of `maximizer` from a stationary point of the ball, 0 to about 2: ‖P(ξ + ρ g/‖g‖) − ξ‖/ρ, where g
+        is the gradient at ξ and P the projection onto the ball; the largest of all batches.
     converged : bool
-        Whether `residual` is at most 0.01: a local statement, of first order. It does not say that the maximum is the
-        global one, nor, where the loss bends much, how much more there is to find nearby.
+        Whether `residual` is at most 0.01. This is a local statement, of first order: it does not say that the maximum
+        is the global one, nor how much larger the loss is nearby if it has much curvature.
     n_reached : int
-        How many of the starts ended within 1% of `value`; with `batches`, the smallest of these numbers. One of
-        several is a warning: further starts (``n_restarts``) may well find more. None is one, too: what was better came
-        from a smaller ball, or by continuing the best start.
+        The number of starts that ended within 1% of `value`; with `batches`, the smallest of these numbers. If it is 1
+        of several, more starts (``n_restarts``) may well find a larger value. If it is 0, they may, too: the value came
+        from a smaller ball, or from continuing the best start.
     rho : float
         The ball's radius.
     settings : dict
-        What else was chosen, for the record.
+        The other settings of the search.
     bend : float
-        With second-order geodesics, ‖½Γ(ξ, ξ)‖/‖ξ‖ at the maximizer, the largest of all blocks and heads: where it is
-        not small, these are no approximation of geodesics.
+        With second-order geodesics, ‖½Γ(ξ, ξ)‖/‖ξ‖ at the maximizer, the largest of all blocks and heads. If it is not
+        small, they are no approximation of geodesics.
     noise : float
-        What values of the loss are off by, measured before the search; the largest of all batches. NaN if it was not:
-        ``verify=False``, or a loss that does not change.
+        The error of the loss's values, measured before the search; the largest of all batches. NaN if it was not
+        measured, because of ``verify=False`` or because the loss is constant.
     untold : tuple of str
-        Along which directions this noise hides whether the gradient is that of the loss.
+        The directions along which this noise hides whether the gradient is right.
     batches : tuple of SharpnessResult
-        One for every batch; empty without `batches`.
+        The result of every batch; empty without `batches`.
 
     Examples
     --------
@@ -127,20 +130,20 @@ class SharpnessResult:
         return self.value
 
     def __str__(self) -> str:
-        """What it found, and what to try where that is not to be taken as it is."""
+        """Return the main numbers in a sentence, and advice if the value needs it."""
         starts = self.settings.get("n_restarts", 1)
-        several = starts > 1 and not self._found_nowhere_to_go
+        has_starts = starts > 1 and not self._has_no_step
         by = f"reached by {self.n_reached} of" if self.n_reached else "more than each of"
-        reached = f", {by} {starts} starts" if several else ""
-        found = (
+        reached = f", {by} {starts} starts" if has_starts else ""
+        numbers = (
             f"sharpness {self.value:.6g} at ρ = {self.rho:g} (loss {self.loss:.6g}, {self.n_evaluations} evaluations, "
             f"{'converged' if self.converged else 'not converged'}{reached})"
         )
-        return f"{found}\n{self.advice}" if self.needs_advice else found
+        return f"{numbers}\n{self.advice}" if self.needs_advice else numbers
 
     @property
     def needs_advice(self) -> bool:
-        """Whether the value is not to be taken as it is: the search has not converged, or left the approximation.
+        """Whether the value needs care: the search has not converged, a step is too long, or noise is too large.
 
         Examples
         --------
@@ -149,62 +152,61 @@ class SharpnessResult:
         >>> rg.worst_case_sharpness(loss, np.ones(4), rg.EuclideanMetric(), rho=0.1).needs_advice
         False
         """
-        return not self.converged or self.bend > _BENT or bool(self._of_noise)
+        return not self.converged or self.bend > _MAX_BEND or bool(self._noise_advice)
 
     @property
     def advice(self) -> str:
-        """What to try for a better value."""
-        return " ".join([*self._of_noise, self._of_search])
+        """Advice on how to get a better value."""
+        return " ".join([*self._noise_advice, self._search_advice])
 
     @property
-    def _of_noise(self) -> list[str]:
-        """What the noise of the loss hides."""
-        found = []
-        if 0.0 < self.value < _CLEARLY * self.noise:
-            found.append(
-                f"values of the loss are off by about {self.noise:.1g}, which is {self.noise / self.value:.0%} of the "
-                "sharpness: use a larger rho, or a loss in float64."
+    def _noise_advice(self) -> list[str]:
+        """Sentences about what the noise of the loss hides."""
+        advice = []
+        if 0.0 < self.value < _MIN_NOISE_RATIO * self.noise:
+            advice.append(
+                f"the values of the loss have errors of about {self.noise:.1g}, which is "
+                f"{self.noise / self.value:.0%} of the sharpness: use a larger rho, or a loss in float64."
             )
         if self.untold:
-            found.append(
-                f"whether the gradient is that of the loss could not be told along {' and '.join(self.untold)}: the "
-                "noise of the loss hides its slope."
+            advice.append(
+                f"it is undecided whether the gradient is right along {' and '.join(self.untold)}: the noise of the "
+                "loss hides its slope."
             )
-        return found
+        return advice
 
     @property
-    def _found_nowhere_to_go(self) -> bool:
+    def _has_no_step(self) -> bool:
         return len(self.trace) == 1 and self.value == 0.0
 
     @property
-    def _of_search(self) -> str:
-        if self._found_nowhere_to_go:
-            return (
-                "no search was made: no parameter can move, or the gradient is zero here and wherever a random step led"
-            )
-        if self.bend > _BENT:
+    def _search_advice(self) -> str:
+        """A sentence about how the search ended, and which argument to change."""
+        if self._has_no_step:
+            return "no search was made: no parameter can move, or the gradient is zero here and after every random step"
+        if self.bend > _MAX_BEND:
             return (
                 f"ρ is too large: the second-order correction is {self.bend:.2g} times as long as the first-order "
                 "step. "
                 'Use a smaller rho (refgeo.proposed_radius), or order="exact", which is slow if the geodesics of the '
                 "metric have no closed form"
             )
-        again = f"n_restarts={max(5, 2 * self.settings.get('n_restarts', 1))} shows whether another start gives more"
+        again = f"n_restarts={max(5, 2 * self.settings.get('n_restarts', 1))} shows whether another start finds more"
         if self.converged:
             return f"the search ended at a stationary point (residual {self.residual:.2g}); {again}"
-        done = len(self.trace) - 1
+        n_iter = len(self.trace) - 1
         if not np.isfinite(self.residual) or self.n_rejected > self.n_evaluations // 2:
             return (
                 f"in {self.n_rejected} of {self.n_evaluations} evaluations, the geodesic did not exist or the loss "
                 "was not finite: try a smaller rho"
             )
-        if done == 0:
+        if n_iter == 0:
             return f"no start found more than the maximizer of a smaller ball, which is not stationary here; {again}"
-        here = f"the search ended at a point that is not stationary (residual {self.residual:.3g} > 0.01)"
-        return f"{here}: try n_iter={2 * done}; {again}"
+        end = f"the search ended at a point that is not stationary (residual {self.residual:.3g} > 0.01)"
+        return f"{end}: try n_iter={2 * n_iter}; {again}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers and settings without the arrays, for a table or JSON.
+        """Return the numbers and settings without the arrays, for a table or JSON.
 
         Examples
         --------
@@ -253,24 +255,24 @@ class SharpnessCurve:
 
     @property
     def values(self) -> Array:
-        """The sharpness for each."""
+        """The sharpness for each radius."""
         return np.array([result.value for result in self.results])
 
     def __repr__(self) -> str:
         rows = (
-            f"{one.rho:10.4g}  {one.value:12.6g}  {one.residual:8.2g}  {one.n_evaluations:11}"
-            f"  {'yes' if one.converged else 'no':>9}"
-            for one in self
+            f"{result.rho:10.4g}  {result.value:12.6g}  {result.residual:8.2g}  {result.n_evaluations:11}"
+            f"  {'yes' if result.converged else 'no':>9}"
+            for result in self
         )
         return "\n".join(["       rho     sharpness  residual  evaluations  converged", *rows])
 
     def __str__(self) -> str:
-        """The table, and below it what to try where a value is not to be taken as it is."""
-        advice = [f"ρ = {one.rho:g}: {one.advice}" for one in self if one.needs_advice]
+        """Return the table, and below it advice about the values that need it."""
+        advice = [f"ρ = {result.rho:g}: {result.advice}" for result in self if result.needs_advice]
         return "\n".join([repr(self), *advice])
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """A column for every number and setting; `pandas.DataFrame` takes it.
+        """Return a column for every number and setting, as `pandas.DataFrame` takes them.
 
         Examples
         --------
@@ -283,20 +285,22 @@ class SharpnessCurve:
         return {name: [row[name] for row in rows] for name in rows[0]}
 
     def plot(self, ax: Any = None, label: str | None = None) -> Any:
-        """Sharpness over radius, both logarithmic, with matplotlib; returns the axes. Hollow where not converged.
+        """Plot sharpness over radius with matplotlib, both on logarithmic scales, and return the axes.
+
+        Markers are hollow where the search has not converged.
 
         Parameters
         ----------
         ax : matplotlib axes, optional
-            Default: those of a new figure.
+            Default: the axes of a new figure.
         label : str, optional
-            For a legend.
+            The curve's name in a legend.
         """
         ax = plain_axes(ax)
         order = np.argsort(self.rho)
         (line,) = ax.loglog(self.rho[order], self.values[order], "o-", label=label)
-        unsure = [one for one in self if not one.converged]
-        ax.plot([one.rho for one in unsure], [one.value for one in unsure], "o", color=line.get_color(), mfc="white")
+        hollow = [(result.rho, result.value) for result in self if not result.converged]
+        ax.plot([rho for rho, _ in hollow], [value for _, value in hollow], "o", color=line.get_color(), mfc="white")
         ax.set_xticks(self.rho[order], [f"{rho:.3g}" for rho in self.rho[order]])
         ax.minorticks_off()
         ax.set_xlabel("radius ρ")
@@ -308,6 +312,7 @@ _NUMBERS = (
     "value", "loss", "loss_max", "n_evaluations", "n_rejected", "residual", "converged", "rho", "bend", "n_reached",
     "noise",
 )  # fmt: skip
+"""The attributes of a result that are single numbers, for `to_dict`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,23 +324,24 @@ class AverageSharpness:
     value : float
         The mean of ½[L(γ_ξ(1)) + L(γ_{−ξ}(1))] − L(θ) over the pairs ±ξ that stayed in the domain.
     standard_error : float
-        Of `value`, from the spread of the pairs, and from the noise of the loss at θ, which all pairs have in common;
-        it does not include the choice of batches.
+        The standard error of `value`. It comes from the spread of the pairs, and from the noise of the loss at θ, which
+        all pairs have in common. The choice of batches is not included.
     loss : float
         L(θ), the mean over batches.
     samples : ndarray, shape ``(batches, pairs)``
         The value of every pair, NaN where it was rejected.
     n_rejected : int
-        Pairs of which one left the domain: an incomplete geodesic, or a loss that is not finite. They are not
-        averaged in, so with any of them the value is that of the perturbations within the domain.
+        The number of pairs of which a step left the domain: the geodesic did not exist, or the loss was not finite. The
+        mean leaves them out, so it is that of the perturbations within the domain.
     rho : float
+        The radius of the ball, or the scale of the normal distribution.
 
     Examples
     --------
     >>> import refgeo as rg
     >>> loss = lambda w: float((w**2).sum())
-    >>> found = rg.average_case_sharpness(loss, np.ones(2), rg.EuclideanMetric(), rho=0.1, n_samples=400)
-    >>> abs(found.value - 0.005) < 3 * found.standard_error  # ½ρ² tr(Hess)/(N + 2), N = 2
+    >>> result = rg.average_case_sharpness(loss, np.ones(2), rg.EuclideanMetric(), rho=0.1, n_samples=400)
+    >>> abs(result.value - 0.005) < 3 * result.standard_error  # ½ρ² tr(Hess)/(N + 2), N = 2
     True
     """
 
@@ -350,5 +356,5 @@ class AverageSharpness:
         return self.value
 
     def to_dict(self) -> dict[str, float]:
-        """The numbers without the samples, for a table or JSON."""
+        """Return the numbers without the samples, for a table or JSON."""
         return {name: value for name, value in vars(self).items() if name != "samples"}

@@ -1,4 +1,7 @@
-"""From an objective to a `SharpnessResult`: starts, batches, progress."""
+"""Search for the worst case: maximise an objective over balls, from several starts, for every batch.
+
+One ascent from one start is `auto_pgd.climb`. Here starts are chosen, batches are averaged, and progress is reported.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from refgeo.sharpness.auto_pgd import STATIONARY, TRIES, Ball, Climb, climb
-from refgeo.sharpness.gradient_check import Seen, verify, verify_unchanged
-from refgeo.sharpness.noise import CLEAR
+from refgeo.sharpness.gradient_check import LossNoise, verify_loss, verify_unchanged
+from refgeo.sharpness.noise import NOISE_FACTOR
 from refgeo.sharpness.objective import Objective
 from refgeo.sharpness.parameters import Calls, LossAndGradient, on_batch
 from refgeo.sharpness.result import Progress, SharpnessCurve, SharpnessResult
@@ -24,20 +27,22 @@ Callback = Callable[[Progress], object]
 Item = TypeVar("Item")
 
 N_RESTARTS = 5
-"""Starts of a search by default: with so many, small problems hardly show more."""
-_DIRECTIONS, _SHORT = 4, 3
-"""Every start but the first is the best of so many directions, of which each is followed for so many iterations."""
-_HIDDEN = 0.05
-"""A slope that is hidden matters where it could change the value by this share."""
-_REACHED = 0.01
-"""Starts whose values are this close to the best have reached it."""
-_SETTLED, _GAIN, _FURTHER = 1e-3, 1e-3, 5
-"""The best is followed further where its residual is larger, as long as that gives so much more, so often at most."""
+"""Default number of starts. On small problems, more starts seldom find a larger value."""
+_N_DIRECTIONS, _TRIAL_ITERATIONS = 4, 3
+"""Number of random directions that are tried for every start but the first, and of iterations for each trial."""
+_MAX_HIDDEN_SHARE = 0.05
+"""Change of the value, relative to it, above which a slope that noise hides is mentioned in the result."""
+_REACHED_TOLERANCE = 0.01
+"""Distance from the best value, relative to it, up to which a start has reached it."""
+_SETTLED_RESIDUAL, _MIN_GAIN, _MAX_CONTINUATIONS = 1e-3, 1e-3, 5
+"""Residual up to which the best start is not continued, relative gain up to which it is not continued again, and the
+largest number of continuations.
+"""
 
 
 @dataclass
-class Effort:
-    """How hard to search; arguments as of `worst_case_sharpness`."""
+class SearchOptions:
+    """The options of a search; arguments as of `worst_case_sharpness`."""
 
     n_iter: int
     n_restarts: int
@@ -53,39 +58,44 @@ class Effort:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """For the record."""
+        """The options that `SharpnessResult.settings` contains."""
         return {name: getattr(self, name) for name in ("n_iter", "n_restarts", "seed")}
 
 
-class Watcher:
-    """Counts evaluations, tells of them, and remembers when the callback, or Ctrl-C, asked to stop."""
+class ProgressMonitor:
+    """Counts evaluations, reports them, and records whether the callback or Ctrl-C has asked to stop.
+
+    Attributes
+    ----------
+    is_stopped : bool
+    """
 
     def __init__(
         self, callback: Callback | None, total: int | None, tell: Tell, interrupted: Callable[[], bool]
     ) -> None:
-        self._callback, self._total, self._done, self.stopped = callback, total, 0, False
-        self._tell, self.interrupted = tell, interrupted
+        self._callback, self._total, self._done, self.is_stopped = callback, total, 0, False
+        self._tell, self._interrupted = tell, interrupted
 
     def until_stopped(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items; none is taken after the callback has asked to stop."""
+        """Yield items until the search is to stop."""
         for item in items:
             yield item
-            if self.stopped:
+            if self.is_stopped:
                 return
 
     def tell(self, batch: int, start: int, rho: float, iteration: int, value: float, best: float, step: float) -> bool:
-        """One more evaluation; whether to stop."""
+        """Count and report an evaluation, and return whether to stop."""
         self._done += 1
-        if self._total is not None:  # a start that was halved until there was a value took more
+        if self._total is not None:  # halving a start until the loss is finite takes evaluations that total lacks
             self._total = max(self._total, self._done)
         self._tell(self._done, self._total or 0, f"ρ = {rho:g}")
-        self.stopped = self.stopped or self.interrupted()
-        if self._callback is not None and not self.stopped:
+        self.is_stopped = self.is_stopped or self._interrupted()
+        if self._callback is not None and not self.is_stopped:
             try:
                 self._callback(Progress(self._done, self._total, batch, start, iteration, value, best, step, rho))
             except StopIteration:
-                self.stopped = True
-        return self.stopped
+                self.is_stopped = True
+        return self.is_stopped
 
 
 def search(
@@ -94,24 +104,38 @@ def search(
     objective_of: Callable[[LossAndGradient], Objective],
     batches: Iterable[Any] | None,
     balls: Sequence[Ball],
-    effort: Effort,
+    options: SearchOptions,
     settings: dict[str, Any],
     is_single: bool,
 ) -> SharpnessResult | SharpnessCurve:
-    """Maximise over every ball for every batch; a result for each ball, averaged over batches.
+    """Maximise over every ball for every batch, and return a result for each ball, averaged over batches.
+
+    Parameters
+    ----------
+    value_and_grad : callable
+    params : Pair, array or dict
+    objective_of : callable
+        Makes the objective for the loss of a batch.
+    batches : iterable, optional
+    balls : sequence of Ball
+    options : SearchOptions
+    settings : dict
+        What the result's settings contain besides the options.
+    is_single : bool
+        Whether to return the result of the only ball rather than a curve.
 
     Raises
     ------
     Interrupted, BatchError
-        With what was found, if Ctrl-C was pressed, or if a batch has no finite loss.
+        Ctrl-C was pressed, or a batch has no finite loss. Both have the result so far.
     """
-    given, of_batches = [None] if batches is None else checked_batches(batches), []
+    items, by_batch = [None] if batches is None else as_batches(batches), []
     noise: float | None = None
     failure: BatchError | None = None
     calls = Calls("value_and_grad", value_and_grad)
-    with calls, shown("searching", quiet=not effort.progress) as tell, interruptible() as interrupted:
-        watcher = Watcher(effort.callback, _most_evaluations(batches, balls, effort), tell, interrupted)
-        for index, batch in watcher.until_stopped(enumerate(given)):
+    with calls, shown("searching", quiet=not options.progress) as tell, interruptible() as interrupted:
+        monitor = ProgressMonitor(options.callback, _max_evaluations(batches, balls, options), tell, interrupted)
+        for index, batch in monitor.until_stopped(enumerate(items)):
             loss = value_and_grad if batches is None else on_batch(value_and_grad, batch)
             try:
                 objective = objective_of(loss)
@@ -120,20 +144,20 @@ def search(
                     raise
                 failure = BatchError(f"batch {index}: {error}")
                 break
-            seen = Seen(math.nan, ())
-            if effort.verify:
-                seen = verify(objective, max(ball.radius for ball in balls), loss, params, noise)
-                noise = seen.noise if math.isfinite(seen.noise) else None  # of other batches it is the same
-            search = _OfBatch(objective, index, effort, watcher, settings | effort.settings, seen)
-            of_batches.append(search.over(balls))
-            if effort.verify:
+            loss_noise = LossNoise(math.nan, ())
+            if options.verify:
+                loss_noise = verify_loss(objective, max(ball.radius for ball in balls), loss, params, noise)
+                noise = loss_noise.level if math.isfinite(loss_noise.level) else None  # stands for later batches
+            search = _BatchSearch(objective, index, options, monitor, settings | options.settings, loss_noise)
+            by_batch.append(search.run(balls))
+            if options.verify:
                 verify_unchanged(objective)
-        if not of_batches:
+        if not by_batch:
             raise failure or ValueError("batches: expected at least one batch, got none")
-        # a batch in which the search was stopped may lack the larger balls
-        everywhere = [i for i in of_batches[0] if all(i in results for results in of_batches)]
-        found = [of_batches[0][i] if batches is None else _mean([r[i] for r in of_batches]) for i in everywhere]
-        result = found[0] if is_single else SharpnessCurve(tuple(found))
+        # in a batch in which the search was stopped, the larger balls may be missing
+        complete = [i for i in by_batch[0] if all(i in results for results in by_batch)]
+        results = [by_batch[0][i] if batches is None else _mean_result([r[i] for r in by_batch]) for i in complete]
+        result = results[0] if is_single else SharpnessCurve(tuple(results))
         if failure is not None:
             failure.result = result
             raise failure
@@ -142,26 +166,26 @@ def search(
     return result
 
 
-def _most_evaluations(batches: Iterable[Any] | None, balls: Sequence[Ball], effort: Effort) -> int | None:
-    """So many there can be; None if the number of batches is not known."""
-    count = 1 if batches is None else len(batches) if isinstance(batches, Sized) else None
+def _max_evaluations(batches: Iterable[Any] | None, balls: Sequence[Ball], options: SearchOptions) -> int | None:
+    """Return the largest number of evaluations, or None if the number of batches is not known."""
+    n_batches = 1 if batches is None else len(batches) if isinstance(batches, Sized) else None
     # every start has an evaluation before its iterations: at θ, at a random point, or at a smaller ball's maximizer
-    tries = (effort.n_restarts - 1) * _DIRECTIONS * (1 + min(_SHORT, effort.n_iter))
-    further = _FURTHER * (1 + effort.n_iter) if effort.n_restarts > 1 else 0  # from the best, if it is not stationary
-    per_batch = len(balls) * (effort.n_restarts * (1 + effort.n_iter) + tries + further)
-    return None if count is None else count * per_batch
+    trials = (options.n_restarts - 1) * _N_DIRECTIONS * (1 + min(_TRIAL_ITERATIONS, options.n_iter))
+    continuations = _MAX_CONTINUATIONS * (1 + options.n_iter) if options.n_restarts > 1 else 0
+    per_batch = len(balls) * (options.n_restarts * (1 + options.n_iter) + trials + continuations)
+    return None if n_batches is None else n_batches * per_batch
 
 
-OfBalls = dict[int, SharpnessResult]
-"""Results by the index of the ball; a search that was stopped has not all."""
+ResultsByBall = dict[int, SharpnessResult]
+"""Results by the index of the ball. If the search was stopped, balls are missing."""
 
 
-def checked_batches(batches: Any) -> Iterable[Any]:
-    """The batches, which can be taken one after the other.
+def as_batches(batches: Any) -> Iterable[Any]:
+    """Return the batches if they are an iterable, else raise an error.
 
     Examples
     --------
-    >>> checked_batches([1, 2])
+    >>> as_batches([1, 2])
     [1, 2]
     """
     if isinstance(batches, (str, bytes)) or not isinstance(batches, Iterable):
@@ -169,8 +193,18 @@ def checked_batches(batches: Any) -> Iterable[Any]:
     return batches
 
 
-class _Best:
-    """The best of several climbs, and of the others their numbers alone: vectors are as long as the parameters."""
+class _BestClimb:
+    """The best of several climbs, and numbers of the others, whose vectors are too long to be kept.
+
+    Attributes
+    ----------
+    climb : Climb
+        The best one.
+    values : list of float
+        The value of every climb.
+    n_evaluations, n_rejected : int
+        The numbers of all climbs together.
+    """
 
     climb: Climb
 
@@ -179,93 +213,102 @@ class _Best:
         self.n_evaluations = self.n_rejected = 0
 
     def add(self, climb: Climb) -> None:
-        """One more; of equal ones the last is kept, which has been followed for longer."""
+        """Add a climb. Of equal ones the last is the best, because it has been continued for longer."""
         if not self.values or climb.value >= self.climb.value:
             self.climb = climb
         self.values.append(climb.value)
         self.n_evaluations += climb.n_evaluations
         self.n_rejected += climb.n_rejected
 
-    def give_up(self) -> Array:
-        """Where the best is, for a climb from there, which takes its place."""
+    def take_point(self) -> Array:
+        """Drop the best climb and return its point, so that a climb from there takes its place in memory."""
         x = self.climb.x
         self.values.clear()
         del self.climb
         return x
 
     @property
-    def whole(self) -> Climb:
-        """The best, with all evaluations."""
+    def with_all_counts(self) -> Climb:
+        """The best climb, with the numbers of evaluations of all climbs."""
         return replace(self.climb, n_evaluations=self.n_evaluations, n_rejected=self.n_rejected)
 
 
-class _OfBatch:
-    """The search for one batch: one ball after the other, each from several starts."""
+@dataclass
+class _BatchSearch:
+    """The search for one batch: in one ball after the other, each from several starts."""
 
-    def __init__(
-        self, objective: Objective, batch: int, effort: Effort, watcher: Watcher, settings: dict[str, Any], seen: Seen
-    ) -> None:
-        self.objective, self.batch, self.effort = objective, batch, effort
-        self.watcher, self.settings, self.seen = watcher, settings, seen
+    objective: Objective
+    batch: int
+    options: SearchOptions
+    monitor: ProgressMonitor
+    settings: dict[str, Any]
+    loss_noise: LossNoise
 
-    def over(self, balls: Sequence[Ball]) -> OfBalls:
-        """A result for every ball, in the order given; smaller ones are searched first and lend their maxima."""
-        self.watcher.tell(self.batch, 0, balls[0].radius, 0, 0.0, 0.0, 0.0)
-        found: OfBalls = {}
+    def run(self, balls: Sequence[Ball]) -> ResultsByBall:
+        """Search every ball, and return results in the order of the balls.
+
+        Smaller balls are searched first, because their maximizers are starts in larger ones.
+        """
+        self.monitor.tell(self.batch, 0, balls[0].radius, 0, 0.0, 0.0, 0.0)
+        results: ResultsByBall = {}
         best: Climb | None = None
-        outwards = sorted(range(len(balls)), key=lambda i: balls[i].radius)
-        for i in outwards:
-            if best is not None and self.watcher.stopped:
+        by_radius = sorted(range(len(balls)), key=lambda i: balls[i].radius)
+        for i in by_radius:
+            if best is not None and self.monitor.is_stopped:
                 break
-            climbs = _Best()
-            for start in self.watcher.until_stopped(range(self.effort.n_restarts)):
-                climbs.add(self._from_start(balls[i], start))
-                if i == outwards[-1]:
+            climbs = _BestClimb()
+            for start in self.monitor.until_stopped(range(self.options.n_restarts)):
+                climbs.add(self._climb_from_start(balls[i], start))
+                if i == by_radius[-1]:
                     self.objective.forget_gradient()
             values = list(climbs.values)
-            self._follow_further(balls[i], climbs)
+            self._continue_best(balls[i], climbs)
             if best is not None and best.x.any():
-                self._follow_smaller(balls[i], best, climbs)
-            climbs.n_evaluations += 1 if best is None else 0  # at θ itself
+                self._climb_from_smaller_ball(balls[i], best, climbs)
+            climbs.n_evaluations += 1 if best is None else 0  # the evaluation at θ
             best = climbs.climb
-            n_reached = sum(value >= best.value - _REACHED * abs(best.value) for value in values)
-            found[i] = self._result(balls[i], climbs.whole, n_reached)
-        return dict(sorted(found.items()))
+            n_reached = sum(value >= best.value - _REACHED_TOLERANCE * abs(best.value) for value in values)
+            results[i] = self._make_result(balls[i], climbs.with_all_counts, n_reached)
+        return dict(sorted(results.items()))
 
-    def _from_start(self, ball: Ball, start: int) -> Climb:
-        """The first along the gradient, if there is one; the others from the best of several random directions."""
-        n_iter, objective = self.effort.n_iter, self.objective
-        climbs = _Best()
+    def _climb_from_start(self, ball: Ball, start: int) -> Climb:
+        """Climb from a start: the first along the gradient, the others from the best of several random directions.
+
+        The first start is at random, too, if the gradient is zero or negligible.
+        """
+        n_iter, objective = self.options.n_iter, self.objective
+        climbs = _BestClimb()
         if start == 0:
-            slope = objective.gradient_at_origin
-            if slope.any():
-                watch = partial(self.watcher.tell, self.batch, 0, ball.radius)
-                climbs.add(climb(objective, ball, (objective.origin, 0.0, slope), n_iter, watch))
+            gradient = objective.gradient_at_origin
+            if gradient.any():
+                watch = partial(self.monitor.tell, self.batch, 0, ball.radius)
+                climbs.add(climb(objective, ball, (objective.origin, 0.0, gradient), n_iter, watch))
                 if not climbs.climb.negligible:
                     return climbs.climb
-                climbs.give_up()  # what was found along it is worth nothing
-            climbs.add(self._follow(ball, start, self._direction(ball, start, 0), n_iter))
-            return climbs.whole
-        for k in self.watcher.until_stopped(range(_DIRECTIONS)):
-            climbs.add(self._follow(ball, start, self._direction(ball, start, k), min(_SHORT, n_iter)))
-        if not self.watcher.stopped:
-            climbs.add(self._follow(ball, start, climbs.give_up(), n_iter))
-        return climbs.whole
+                climbs.take_point()  # frees the memory of a climb that is discarded
+            climbs.add(self._climb(ball, start, self._random_point(ball, start, 0), n_iter))
+            return climbs.with_all_counts
+        for k in self.monitor.until_stopped(range(_N_DIRECTIONS)):
+            climbs.add(self._climb(ball, start, self._random_point(ball, start, k), min(_TRIAL_ITERATIONS, n_iter)))
+        if not self.monitor.is_stopped:
+            climbs.add(self._climb(ball, start, climbs.take_point(), n_iter))
+        return climbs.with_all_counts
 
-    def _direction(self, ball: Ball, start: int, k: int) -> Array:
-        """The k-th, at random, and for odd k the opposite of the one before: near a minimum one is as good as the
-        other, elsewhere one is better.
+    def _random_point(self, ball: Ball, start: int, k: int) -> Array:
+        """Return the k-th random point on the boundary of the ball.
+
+        For odd k it is opposite to the one before: near a minimum both are equally good, elsewhere one is better.
         """
-        rng = np.random.default_rng([self.effort.seed, self.batch, start, k // 2])
-        direction = ball.random(self.objective.space.random_direction(rng))
-        return -direction if k % 2 else direction
+        rng = np.random.default_rng([self.options.seed, self.batch, start, k // 2])
+        point = ball.random(self.objective.space.random_direction(rng))
+        return -point if k % 2 else point
 
-    def _follow(self, ball: Ball, start: int, x: Array, n_iter: int, size: float = 0.0, tries: int = TRIES) -> Climb:
-        """From x, or from half as far and so on until there is a value; else from the centre."""
+    def _climb(self, ball: Ball, start: int, x: Array, n_iter: int, size: float = 0.0, tries: int = TRIES) -> Climb:
+        """Climb from x, or from the first of x/2, x/4, ... where the loss is finite, else from the centre."""
         objective, n_tried, n_rejected = self.objective, 0, 0
-        watch = partial(self.watcher.tell, self.batch, start, ball.radius)
+        watch = partial(self.monitor.tell, self.batch, start, ball.radius)
 
-        def begin(x: Array) -> tuple[Array, float, Array]:
+        def find_start(x: Array) -> tuple[Array, float, Array]:
             nonlocal n_tried, n_rejected
             while n_tried < tries and x.any():
                 value, gradient = objective(x)
@@ -276,39 +319,40 @@ class _OfBatch:
                 n_rejected, x = n_rejected + 1, 0.5 * x
             return objective.origin, 0.0, objective.gradient_at_origin
 
-        begun = [begin(x)]
-        del x  # long vectors that are not needed go
-        found = climb(objective, ball, begun.pop(), n_iter, watch, size)
-        return replace(found, n_evaluations=found.n_evaluations + n_tried, n_rejected=found.n_rejected + n_rejected)
+        starts = [find_start(x)]
+        del x  # vectors are long, and `climb` must hold the only reference to its start
+        result = climb(objective, ball, starts.pop(), n_iter, watch, size)
+        return replace(result, n_evaluations=result.n_evaluations + n_tried, n_rejected=result.n_rejected + n_rejected)
 
-    def _follow_further(self, ball: Ball, climbs: _Best) -> None:
-        """The best of several, with the step size that it has come to, as long as that pays."""
-        for _ in range(_FURTHER if self.effort.n_restarts > 1 else 0):
+    def _continue_best(self, ball: Ball, climbs: _BestClimb) -> None:
+        """Continue the best climb, with its last step size, until it is stationary or gains little."""
+        for _ in range(_MAX_CONTINUATIONS if self.options.n_restarts > 1 else 0):
             reached = climbs.climb.value
-            if climbs.climb.residual <= _SETTLED or self.watcher.stopped:
+            if climbs.climb.residual <= _SETTLED_RESIDUAL or self.monitor.is_stopped:
                 break
             size = float(climbs.climb.steps[-1])
-            climbs.add(self._follow(ball, 0, climbs.climb.x, self.effort.n_iter, size))
-            if climbs.climb.value <= reached * (1.0 + _GAIN):
+            climbs.add(self._climb(ball, 0, climbs.climb.x, self.options.n_iter, size))
+            if climbs.climb.value <= reached * (1.0 + _MIN_GAIN):
                 break
 
-    def _follow_smaller(self, ball: Ball, smaller: Climb, climbs: _Best) -> None:
-        """From the maximizer of a smaller ball, moved to this one's boundary, if that is better than what is known."""
-        moved = self._follow(ball, 0, ball.outermost(smaller.x), 0, tries=1)
+    def _climb_from_smaller_ball(self, ball: Ball, smaller: Climb, climbs: _BestClimb) -> None:
+        """Move the maximizer of a smaller ball to this one's boundary, and climb from there if it is the best point."""
+        moved = self._climb(ball, 0, ball.outermost(smaller.x), 0, tries=1)
         if moved.value > climbs.climb.value:
-            moved = self._follow(ball, 0, moved.x, self.effort.n_iter)
+            moved = self._climb(ball, 0, moved.x, self.options.n_iter)
         climbs.add(moved)
-        if climbs.climb.value < smaller.value:  # at the larger boundary there is less
-            climbs.add(self._follow(ball, 0, smaller.x, 0))
+        if climbs.climb.value < smaller.value:  # then the smaller ball's maximizer itself is better
+            climbs.add(self._climb(ball, 0, smaller.x, 0))
 
-    def _result(self, ball: Ball, best: Climb, n_reached: int) -> SharpnessResult:
-        nothing = best.value <= 0.0
-        x = self.objective.origin if nothing else best.x
-        residual = ball.residual(x, self.objective.gradient_at_origin) if nothing else best.residual
-        residual = residual if self.objective.saw_slope else math.inf
+    def _make_result(self, ball: Ball, best: Climb, n_reached: int) -> SharpnessResult:
+        """Make the result of a ball; it is zero, at the centre, if no point has a larger loss."""
+        is_zero = best.value <= 0.0
+        x = self.objective.origin if is_zero else best.x
+        residual = ball.residual(x, self.objective.gradient_at_origin) if is_zero else best.residual
+        residual = residual if self.objective.has_seen_slope else math.inf
         return SharpnessResult(
             value=max(best.value, 0.0),
-            maximizer=self.objective.space.tangent_vector(x) if self.effort.maximizers else None,
+            maximizer=self.objective.space.tangent_vector(x) if self.options.maximizers else None,
             loss=self.objective.loss,
             loss_max=self.objective.loss + max(best.value, 0.0),
             trace=np.maximum.accumulate(np.maximum(best.values, 0.0)),
@@ -321,39 +365,36 @@ class _OfBatch:
             n_reached=n_reached,
             rho=ball.radius,
             settings=self.settings,
-            bend=0.0 if nothing else self.objective.bend(x),
-            noise=self.seen.noise,
-            untold=self.seen.untold if self._matters(ball, best.value) else (),
+            bend=0.0 if is_zero else self.objective.bend(x),
+            noise=self.loss_noise.level,
+            untold=self.loss_noise.undecided if self._is_hidden_slope_relevant(ball, best.value) else (),
         )
 
-    def _matters(self, ball: Ball, value: float) -> bool:
-        """Whether a slope that noise hides over a tenth of θ would make a difference to the value."""
-        hidden = CLEAR * self.seen.noise / (0.1 * (self.objective.space.size or 1.0))
-        return hidden * ball.radius > _HIDDEN * value
+    def _is_hidden_slope_relevant(self, ball: Ball, value: float) -> bool:
+        """Whether a slope that noise hides, over a tenth of the length of θ, could change the value noticeably."""
+        hidden_slope = NOISE_FACTOR * self.loss_noise.level / (0.1 * (self.objective.space.size or 1.0))
+        return hidden_slope * ball.radius > _MAX_HIDDEN_SHARE * value
 
 
-def _mean(found: list[SharpnessResult]) -> SharpnessResult:
-    """Of the results of batches, for one ball."""
-    length = max(len(result.trace) for result in found)
+def _mean_result(results: list[SharpnessResult]) -> SharpnessResult:
+    """Average the results of all batches for one ball."""
+    length = max(len(result.trace) for result in results)
     numbers, curves = ("value", "loss", "loss_max"), ("trace", "values", "steps")
-    means: dict[str, Any] = {
-        **{name: math.fsum(getattr(one, name) for one in found) / len(found) for name in numbers},
-        **{
-            name: np.mean([np.pad(getattr(one, name), (0, length - len(one.trace)), "edge") for one in found], axis=0)
-            for name in curves
-        },
-    }
+    means: dict[str, Any] = {name: math.fsum(getattr(r, name) for r in results) / len(results) for name in numbers}
+    for name in curves:
+        padded = [np.pad(getattr(r, name), (0, length - len(r.trace)), "edge") for r in results]
+        means[name] = np.mean(padded, axis=0)
     return replace(
-        found[0],
+        results[0],
         **means,
-        maximizer=[result.maximizer for result in found],
-        n_evaluations=sum(result.n_evaluations for result in found),
-        n_rejected=sum(result.n_rejected for result in found),
-        residual=max(result.residual for result in found),
-        converged=all(result.converged for result in found),
-        n_reached=min(result.n_reached for result in found),
-        bend=max(result.bend for result in found),
-        noise=float(np.max([result.noise for result in found])),
-        untold=tuple(dict.fromkeys(name for result in found for name in result.untold)),
-        batches=tuple(found),
+        maximizer=[result.maximizer for result in results],
+        n_evaluations=sum(result.n_evaluations for result in results),
+        n_rejected=sum(result.n_rejected for result in results),
+        residual=max(result.residual for result in results),
+        converged=all(result.converged for result in results),
+        n_reached=min(result.n_reached for result in results),
+        bend=max(result.bend for result in results),
+        noise=float(np.max([result.noise for result in results])),
+        untold=tuple(dict.fromkeys(name for result in results for name in result.untold)),
+        batches=tuple(results),
     )

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from refgeo.geometry.tangent_space import Metric
-from refgeo.sharpness.noise import TINY, noise_along
+from refgeo.sharpness.noise import FINE_STEP, noise_along
 from refgeo.sharpness.objective import Objective, ParameterSpace, check_symmetry
 from refgeo.sharpness.parameters import Calls, LossAndGradient, checked_evaluation
 from refgeo.support.arguments import Array, integer, number, one_of
@@ -58,7 +58,7 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
         measured: as long for float32 as it has to be.
     verify : bool
         Whether the loss is evaluated at θ and where random elements of the groups that the metric divides out carry θ:
-        an error says which symmetry it has not, or that it cannot be told.
+        an error says which symmetry it does not have, or that this is undecided.
 
     Attributes
     ----------
@@ -131,7 +131,7 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
             value, gradient = self._objective((t * scale) * unit)
             return gradient if np.isfinite(value) else np.full_like(gradient, np.nan)
 
-        off = noise_along(slope, TINY)
+        off = noise_along(slope, FINE_STEP)
         apart = slope(longest / scale) - slope(-longest / scale)
         curvature = float(np.hypot.reduce(np.abs(apart))) / (2.0 * longest)  # also where squares leave the range
         if not (np.isfinite(off) and np.isfinite(curvature) and curvature > 0.0):

@@ -12,7 +12,7 @@ from refgeo.sharpness.auto_pgd import RoundBall
 from refgeo.sharpness.objective import Objective, ParameterSpace
 from refgeo.sharpness.parameters import LossAndGradient
 from refgeo.sharpness.result import SharpnessCurve, SharpnessResult
-from refgeo.sharpness.search import N_RESTARTS, Callback, Effort, search
+from refgeo.sharpness.search import N_RESTARTS, Callback, SearchOptions, search
 from refgeo.support.arguments import Order, one_of, order_of, radii_listed
 
 
@@ -90,9 +90,9 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
         (`refgeo.check_gradient`), that the loss is not the same twice, that the gradient of a block is zero where the
         loss changes, or that the loss does not depend on a block that is to move. Evaluate where random elements of the
         groups that the metric divides out carry θ, and after other changes of the same size: an error says which
-        symmetry the loss has not, or that it cannot be told (`refgeo.symmetry.verify`); one says that a metric of your
-        own does not live on the quotient. Evaluate at θ once more after the search of every batch: an error says that
-        the loss has changed. None of these evaluations, usually 14 to 20 of the first batch, is counted; its noise
+        symmetry the loss does not have, or that this is undecided (`refgeo.symmetry.verify`); one says that a metric of
+        your own does not live on the quotient. Evaluate at θ once more after the search of every batch: an error says
+        that the loss has changed. None of these evaluations, usually 14 to 20 of the first batch, is counted; its noise
         stands for that of the others.
     maximizers : bool
         Whether results keep their maximizers. Each takes 8 bytes a parameter that moves.
@@ -128,13 +128,13 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
     >>> bool(abs(result.value - expected) < 1e-12), result.converged
     (True, True)
     """
-    effort = Effort(n_iter, n_restarts, rng, callback, verify, maximizers, progress)
+    options = SearchOptions(n_iter, n_restarts, rng, callback, verify, maximizers, progress)
     radii, order = radii_listed(rho), order_of(order)
     one_of("gradient", gradient, ("exact", "paper"))
     space, gradient_order = ParameterSpace(params, metric), order if gradient == "exact" else order_of(1)
     settings = {"sharpness": "worst case", "metric": str(metric), "order": order, "gradient": gradient}
     balls = [RoundBall(radius) for radius in radii]
     return search(
-        value_and_grad, params, lambda loss: Objective(loss, space, order, gradient_order), batches, balls, effort,
+        value_and_grad, params, lambda loss: Objective(loss, space, order, gradient_order), batches, balls, options,
         settings, np.ndim(rho) == 0,
     )  # fmt: skip

@@ -573,7 +573,7 @@ def test_what_is_there_and_no_number_is_not_missing(layout, dtype):
         state = {"q.lora_A.weight": np.ones((2, 6)), "q.lora_B.weight": np.ones((5, 2))}
     maps = [name for name in state if ".self." in name or "lora_" in name]
     for some in (maps, maps[:1], maps[-1:]):  # a bias, too, without which the factors would have a row less
-        with pytest.raises(LayoutError, match=rf"these tensors are there, .*{some[0]} \({dtype}\)"):
+        with pytest.raises(LayoutError, match=rf"got these tensors .*{some[0]} \({dtype}\)"):
             rg.networks.read({**state, **{name: state[name].astype(dtype) for name in some}}, layout, heads=2)
 
 
@@ -585,7 +585,7 @@ def test_weights_that_a_module_keeps_as_buffers_are_there():
         part = torch.nn.Module()
         part.register_buffer("weight", torch.ones(4, 4))
         setattr(module.self_attn, name, part)
-    with pytest.raises(LayoutError, match=r"these tensors are there, .*k_proj.weight \(a buffer\)"):
+    with pytest.raises(LayoutError, match=r"got these tensors .*k_proj.weight \(a buffer\)"):
         rg.networks.read(module, "llama_nope", heads=2)
 
 

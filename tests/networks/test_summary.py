@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 
 import refgeo as rg
 from refgeo.cli import LAYOUTS, main
-from refgeo.networks.summary import PairSummary, summarised
+from refgeo.networks.summary import PairSummary, summarise
 
 
 def bert(layers=2, width=12):
@@ -124,7 +124,7 @@ def test_rank_is_that_of_the_geometry_at_any_scale(size):
 
 def test_no_pairs_are_an_error():
     with pytest.raises(ValueError, match="at least one pair"):
-        summarised("bert", 3, {}, set(), set())
+        summarise("bert", 3, {}, set(), set())
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", '{"weight_map": []}', '{"weight_map": null}', "no JSON"])
@@ -172,7 +172,7 @@ def test_a_folder_of_shards_is_one_checkpoint(folder):
 
 
 def test_heads_that_the_configuration_contradicts_are_warned_of(folder):
-    with pytest.warns(UserWarning, match=r"heads: .*config.json says 3, got 6, which is taken"):
+    with pytest.warns(UserWarning, match=r"heads: .*config.json says 3, got 6, which is used"):
         assert rg.networks.read(folder, "bert", heads=6).heads == 6
 
 

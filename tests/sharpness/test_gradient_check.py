@@ -196,7 +196,7 @@ def test_of_many_wrong_blocks_some_are_named():
         return loss, {name: (2.0 + int(name) % 2) * x for name, x in params.items()}
 
     params = {str(i): np.linspace(1.0, 2.0, 50) for i in range(40)}
-    with pytest.raises(ValueError, match="of 40 blocks 12 were looked at") as error:
+    with pytest.raises(ValueError, match="only 12 of 40 blocks were checked") as error:
         rg.check_gradient(wrong, params)
     assert len(str(error.value)) < 600
 
@@ -341,8 +341,8 @@ def test_where_noise_hides_the_slope_it_is_said(offset):
     assert np.isnan(rg.check_gradient(loss, w)["parameters"])
     result = rg.worst_case_sharpness(loss, w, rg.EuclideanMetric(), 0.05)
     assert result.needs_advice
-    assert ("values of the loss are off by about" in result.advice) == (result.value > 0.0)
-    assert "could not be told along" in result.advice
+    assert ("the values of the loss have errors of about" in result.advice) == (result.value > 0.0)
+    assert "it is undecided whether the gradient is right along" in result.advice
     assert result.noise > 0.05 * np.spacing(np.float32(offset))
 
 

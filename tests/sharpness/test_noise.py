@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from refgeo.sharpness.noise import CLEAR, TINY, last_digit, least_noise, noise_along
+from refgeo.sharpness.noise import FINE_STEP, NOISE_FACTOR, last_digit, least_noise, noise_along
 
 
 def network(seed, dtype, activation, shift=0.0):
@@ -36,27 +36,28 @@ def test_it_is_that_of_rounding(seed, activation, dtype):
         return
     errors = [rounded(0)(t) - exact(0)(t) for t in np.linspace(0.0, 1e-3, 40)]
     assert np.std(errors) / 5.0 < found < 5.0 * np.std(errors) + 0.5 * np.finfo(np.float32).eps * exact(0)(0.0)
-    assert max(np.abs(errors - np.mean(errors))) < CLEAR * found
+    assert max(np.abs(errors - np.mean(errors))) < NOISE_FACTOR * found
 
 
 def test_a_smooth_function_has_none_whatever_its_slopes():
     for scale in (1e-3, 1.0, 1e6):
-        assert noise_along(lambda t, s=scale: s * np.sin(3.0 * t) + t**5, TINY) < 1e-14 * max(1.0, scale)
+        assert noise_along(lambda t, s=scale: s * np.sin(3.0 * t) + t**5, FINE_STEP) < 1e-14 * max(1.0, scale)
 
 
 def test_what_is_rounded_to_few_digits_has_their_half():
-    assert noise_along(lambda t: float(np.float32(0.7)), TINY) == 2.0**-25
+    assert noise_along(lambda t: float(np.float32(0.7)), FINE_STEP) == 2.0**-25
     assert last_digit([np.float16(0.3), np.float16(0.7)]) == 2.0**-12
-    assert noise_along(lambda t: float(np.float16(0.7 + 1e-7 * t)), TINY) >= 2.0**-12
+    assert noise_along(lambda t: float(np.float16(0.7 + 1e-7 * t)), FINE_STEP) >= 2.0**-12
 
 
 def test_vectors_have_a_length():
     rng = np.random.default_rng(0)
     found = [
-        noise_along(lambda t: np.sin(t + np.arange(50.0)) + 1e-6 * rng.standard_normal(50), TINY) for _ in range(20)
+        noise_along(lambda t: np.sin(t + np.arange(50.0)) + 1e-6 * rng.standard_normal(50), FINE_STEP)
+        for _ in range(20)
     ]
     assert np.median(found) == pytest.approx(1e-6 * 50**0.5, rel=0.3)
 
 
 def test_where_there_is_no_value_nothing_is_known():
-    assert noise_along(lambda t: np.nan if t > 0 else 1.0, TINY) == np.inf
+    assert noise_along(lambda t: np.nan if t > 0 else 1.0, FINE_STEP) == np.inf
