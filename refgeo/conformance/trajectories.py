@@ -542,7 +542,7 @@ def _invariant(rule: Rule) -> CheckEvidence:
     widest = Scope.of("trajectory", evidence)
     said = (
         f"{'' if rule.precision.name == 'float64' else 'as far as float32 tells, and without ill-conditioned A, '}"
-        f"the optimiser is invariant under {group} at {widest}: "
+        f"the optimiser is invariant under {group} at {widest.summary}: "
         f"G Hᵀ agrees to {digits:.0f} digits after {STEPS} steps, or the last ones that tell something, in "
         f"{len(seen.told)} pairs of trajectories"
     )

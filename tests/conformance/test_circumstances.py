@@ -1,6 +1,9 @@
 """What is met together: mistakes that show where two bands meet, in a layout, beside or between other calls."""
 
 import itertools
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -200,18 +203,36 @@ def test_what_has_no_result_from_both_representations_is_told_and_does_not_contr
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_scope_is_no_box_of_what_was_met_singly(seed):
+def test_a_scope_counts_pairs_of_levels_that_occur_in_one_call(seed):
+    """Not pairs whose two levels occur in different calls. Each number here is in a level of its own."""
     rng = np.random.default_rng(seed)
-    met = {(int(h), int(h + rng.integers(40)), int(h), int(b), 3.0) for h, b in rng.integers(1, 60, (30, 2))}
-    scope = Scope(frozenset(met))
-    for one, other in itertools.combinations(sorted(scope.box), 2):
-        if one[0] != other[0]:
-            assert any({one, other} <= some for some in scope.labels.values())
+    widths, counts = rng.choice((2, 8, 20, 40, 64), 3, replace=False), (3, 30, 300)
+    met = {(int(h), int(h), int(h), int(rng.choice(counts)), 3.0) for h in widths for _ in range(2)}
+    n_widths, n_counts = len(widths), len({size[3] for size in met})
+    with_fixed = 3 * n_widths + 3 * n_counts + 3  # pairs with n = h, m = h or κ = 3, which all calls have
+    together = len({(h, blocks) for h, _, _, blocks, _ in met})
+    assert Scope(frozenset(met)).covered_pairs == (together + with_fixed, n_widths * n_counts + with_fixed)
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "2"])
+def test_a_scope_does_not_depend_on_the_order_of_sets(seed):
+    code = "from refgeo.conformance.scope import Scope\n"
+    code += "met = {(h, h + 3 * k, h, b, 3.0) for h in range(2, 40) for k in (0, 1) for b in (1, 7)}\n"
+    code += "print(Scope(frozenset(met), frozenset((word, 20, b) for word in 'abc' for b in (True, False))))"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONHASHSEED": seed},
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    assert result.stdout.startswith("h = 2 to 39, n = 2 to 42, m = 2 to 39, 1 to 7 blocks, κ = 3; ")
+    assert result.stdout.endswith("together; 3 circumstances: 3 with h > 16, 3 with h > 16 and several blocks\n")
 
 
 def test_a_range_says_how_many_values_it_has():
     met = {(h, h + more, h, 1, 3.0) for h in (2, 3, 16) for more in (1, 4)}
-    assert str(Scope(frozenset(met))).startswith("h = 2 to 16 (3 values), n = h + 1 to h + 4, m = h, 1 block")
+    assert str(Scope(frozenset(met))).startswith("h = 2 to 16 (3 values), n = 3 to 20, m = 2 to 16, 1 block")
 
 
 @pytest.mark.slow
