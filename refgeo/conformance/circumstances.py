@@ -230,12 +230,13 @@ BASELINE = Circumstance()
 SIGN_FLIPPED = "with some rows negated, and all numbers times a power of two"
 """The description of a control call that fails: what is wrong is due to its numbers, and not to the circumstance."""
 _MAX_COST, _MAX_CONDITION = 30_000, 700.0
-"""The largest `Features.cost`, and the largest κ, of points at which circumstances are tested; projections are decisive
-up to κ = 350, and others beyond."""
+"""The largest `Features.cost`, and the largest κ, of points at which circumstances are tested. The cost is chosen: a
+dozen heads of 64 exceed it. The κ is that of the ill-conditioned levels at which gradients are still decisive."""
 _MAX_THREAD_COST, _MAX_THREAD_BLOCKS = 10_000, 20
-"""The largest cost, and number of blocks, of points that are tested in threads, which take turns at every line."""
+"""The largest cost, and number of blocks, of points that are tested in threads, which take turns at every line;
+chosen."""
 _MAX_NARROW_COST = 100
-"""The largest cost of the points with narrow heads that are preferred."""
+"""The largest cost of the points with narrow heads that are preferred; chosen: two or three heads with h = 4."""
 _MIN_PLAIN_POINTS = 4
 """The number of points, the first ones, at which there are plain calls in any case."""
 CIRCUMSTANCES = [

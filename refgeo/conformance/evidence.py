@@ -41,12 +41,14 @@ from refgeo.conformance.scene import Scene
 from refgeo.support.arguments import Array
 
 MAX_RATIO = 30.0
-"""The largest test ratio of an accurate result; with a larger one, a row is *inaccurate*, which passes as a finding. It
-is nearly twice the largest ratio of a right implementation so far, 17."""
+"""The largest test ratio of an accurate result; with a larger one, a row is *inaccurate*, which passes as a finding.
+Chosen: nearly twice the largest ratio of a right implementation so far, 17, which ``python -m validation
+implementations`` measures."""
 WRONG_RATIO, WRONG_COUNT = 100.0, 3
-"""The ratio above which results are WRONG together, and the number of different points at which they must occur."""
+"""The ratio above which results are WRONG together, and the number of different points at which they must occur.
+Chosen: six times the largest ratio of a right implementation so far, at more than two points."""
 SURELY_WRONG_RATIO = 1000.0
-"""The ratio above which a single result is WRONG: 60 times the largest ratio of a right implementation so far."""
+"""The ratio above which a single result is WRONG. Chosen: 60 times the largest ratio of a right implementation."""
 NON_FINITE = "returned NaN or infinity"
 """The `Evidence.detail` of a result that has no number in a block."""
 REFERENCE_ERROR = 12.0
@@ -54,7 +56,8 @@ REFERENCE_ERROR = 12.0
 _MAX_LISTED_BLOCKS = 64
 """Number of blocks in a batch above which one block represents all those that pass by the factorised route."""
 INTEGRATOR_FACTOR = 100.0
-"""How many times as large the unit is for exact geodesics: most are integrated, and no integrator attains roundoff."""
+"""How many times as large the unit is for exact geodesics: most are integrated, and no integrator attains roundoff.
+Chosen."""
 
 
 @dataclass(frozen=True)

@@ -100,15 +100,21 @@ def _check_laws(scene: Scene, call_changed: CallFunction, call_plain: CallFuncti
 # Curves --------------------------------------------------------------------------------------------------------------
 
 
+_MAX_BEND = 0.2
+"""The largest ‖Γ(v, v)‖ / ‖v‖ of a velocity along which a curve is differentiated; chosen."""
+_DIFFERENCE_FACTOR = 10.0
+"""How many times as large the unit is for differences of a curve, besides the loss of a fifth of the digits; chosen."""
+
+
 def _evaluate_curve(scene: Scene, call_backend: CallFunction, v: Pair, t: float | None = None) -> Parts:
     return tuple(call_backend(scene.call(RETRACTION, [v], t)).result())
 
 
 def _draw_velocity(scene: Scene) -> Pair:
-    """Draw a velocity along which the metric, and so the factors, change slowly: ‖Γ(v, v)‖ ≤ 0.2 ‖v‖."""
+    """Draw a velocity along which the metric, and so the factors, change slowly: ‖Γ(v, v)‖ ≤ `_MAX_BEND` ‖v‖."""
     v = scene.space.random_tangent_vector(scene.rng("v 0"), horizontal=False) * scene.space.norm(scene.point)
     bend = scene.space.norm(scene.space.christoffel(v)) / scene.space.norm(v)
-    return representable(v * (0.2 / np.maximum(bend, 0.2)), scene.dtype)
+    return representable(v * (_MAX_BEND / np.maximum(bend, _MAX_BEND)), scene.dtype)
 
 
 def _product_distance(scene: Scene, result: Parts, expected: Parts) -> Array:
@@ -145,7 +151,7 @@ def _reproducibility_error(scene: Scene, call_changed: CallFunction, call_plain:
 
 RETRACTION_LAWS = (
     Law("γ(0) = θ", _initial_point_error, INTEGRATOR_FACTOR),
-    Law("γ'(0) = v, by finite differences", _initial_velocity_error, 10.0, 0.8),
+    Law("γ'(0) = v, by finite differences", _initial_velocity_error, _DIFFERENCE_FACTOR, 0.8),
     Law("the result depends on the contents of the arrays alone: not on their memory layout, nor on other calls",
         _reproducibility_error, INTEGRATOR_FACTOR, 0.5),
 )  # fmt: skip

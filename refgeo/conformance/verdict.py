@@ -24,7 +24,7 @@ ANY_METRIC = "any metric"
 WHOLE_RUN_KINDS = ("search", "trajectory")
 """The kinds of checks that judge whole runs, and not single calls."""
 NO_DIGIT_ERROR = 0.3
-"""The relative error above which a result has no correct digit; at 0.3, half a digit is left."""
+"""The relative error above which a result has no correct digit. Chosen: at 0.3, half a digit is left."""
 
 
 class Verdict(Enum):

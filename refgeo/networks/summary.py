@@ -115,7 +115,7 @@ class NetworkSummary:
         The number of directions in which biases alone can change without changing the network's function. Key biases
         add the same number to all scores of a query, which softmax ignores. Value biases add the same vector to all
         outputs, as the output bias does.
-    taken : str
+    parameters_note : str
         A remark on which tensors count as parameters; empty if a module has defined them.
     """
 
@@ -123,7 +123,7 @@ class NetworkSummary:
     parameters: int
     pairs: tuple[PairSummary, ...]
     biases: int
-    taken: str = ""
+    parameters_note: str = ""
 
     @property
     def redundant(self) -> int:
@@ -136,7 +136,7 @@ class NetworkSummary:
         conditions = np.concatenate([pair.condition for pair in self.pairs])
         heads, worst = len(conditions), max(self.pairs, key=lambda pair: float(pair.condition.max()))
         lacking = int(np.isinf(conditions).sum())
-        digits = max(0.0, -math.log10(min(conditions.max(), 1e30) * 2.0**-24))
+        digits = max(0.0, -math.log10(conditions.max() * 2.0**-24))
         remarks = [
             f"{self.redundant:,} of {self.parameters:,} parameters ({self.redundant / self.parameters:.2%}) are "
             f"redundant if the network uses its weights as the layout {self.layout} says: they can change in at least "
@@ -144,7 +144,7 @@ class NetworkSummary:
             f"The largest condition number is {conditions.max():.3g}, in {worst.name}. At this condition number, "
             f"an implementation that uses QR factorisations has about {digits:.0f} correct digits in single precision.",
         ]
-        remarks += [self.taken] if self.taken else []
+        remarks += [self.parameters_note] if self.parameters_note else []
         if lacking:
             remarks.append(
                 f"In {lacking} of {heads} heads, a factor does not have full column rank, so the metrics are not "
@@ -259,7 +259,7 @@ def _orbit(n: int, m: int, h: int) -> int:
 
 
 def summarise(
-    layout: str, parameters: int, pairs: Mapping[str, Pair], rotary: Set[str], biased: Set[str], taken: str = ""
+    layout: str, parameters: int, pairs: Mapping[str, Pair], rotary: Set[str], biased: Set[str], note: str = ""
 ) -> NetworkSummary:
     """Measure all pairs of a network.
 
@@ -271,7 +271,7 @@ def summarise(
     pairs : mapping of str to Pair
     rotary, biased : set of str
         Names of the pairs with rotary positions, and of those with redundant biases.
-    taken : str
+    note : str
         A remark on which tensors count as parameters.
 
     Raises
@@ -284,4 +284,4 @@ def summarise(
     orbits = {name: pair.sizes[2] if name in rotary else _orbit(*pair.sizes) for name, pair in pairs.items()}
     measured = tuple(PairSummary.of(name, pairs[name], orbits[name]) for name in sorted(pairs, key=natural_key))
     biases = sum(pair.heads * pair.h for pair in measured if pair.name in biased)
-    return NetworkSummary(layout, parameters, measured, biases, taken)
+    return NetworkSummary(layout, parameters, measured, biases, note)

@@ -71,8 +71,8 @@ def verify(network: Network, folder: Path, progress: Callable[[], None] = lambda
 
     found = symmetry.verify(loss, blocks, claims)
     for one in found:
-        if one.unseen:
-            raise ValueError(f"--verify: of {' and '.join(one.blocks)} nothing can be seen: {one.unseen}")
+        if one.obstacle:
+            raise ValueError(f"--verify: of {' and '.join(one.blocks)} nothing can be seen: {one.obstacle}")
     return found
 
 

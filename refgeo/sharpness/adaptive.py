@@ -17,11 +17,11 @@ from refgeo.geometry.arrays import WeightedMetric
 from refgeo.geometry.blocks import ONLY
 from refgeo.geometry.pair import as_pair
 from refgeo.geometry.product import ProductMetric
-from refgeo.sharpness.auto_pgd import Ball, Box, RoundBall
+from refgeo.sharpness.auto_pgd import N_RESTARTS, Ball, Box, RoundBall
 from refgeo.sharpness.objective import Objective, ParameterSpace
 from refgeo.sharpness.parameters import Arrays, LossAndGradient
 from refgeo.sharpness.result import SharpnessCurve, SharpnessResult
-from refgeo.sharpness.search import N_RESTARTS, Callback, SearchOptions, search
+from refgeo.sharpness.search import Callback, SearchOptions, search
 from refgeo.support.arguments import Array, listed, radii_listed, real_array
 
 _NORMS: dict[float, Callable[[float], Ball]] = {2: RoundBall, math.inf: Box}

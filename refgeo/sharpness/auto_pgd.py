@@ -27,6 +27,8 @@ MOMENTUM = 0.75
 IMPROVING = 0.75
 NEGLIGIBLE = 1e-6
 """Share of the first step's value below which the gradient is rounding, and its direction means nothing."""
+N_RESTARTS = 5
+"""Default number of starts; chosen. On small problems, more starts seldom find a larger value."""
 STATIONARY = 0.01
 """Residual at which a run counts as converged."""
 TRIES = 20

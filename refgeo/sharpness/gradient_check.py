@@ -23,24 +23,23 @@ from refgeo.sharpness.parameters import (
 from refgeo.support.arguments import Array
 
 _GRADIENT_TOLERANCE = 0.1
-"""Disagreement of a difference quotient with the slope, relative, below which it confirms the gradient. A wrong
-gradient is off by more, rounding by less.
+"""Disagreement of a difference quotient with the slope, relative, below which it confirms the gradient. Chosen.
 """
 _RANDOM_DIRECTION_TOLERANCE = 0.03
-"""The same along a random direction, where a part that the gradient leaves out is one of many."""
+"""The same along a random direction, where a part that the gradient leaves out is one of many; chosen."""
 _CONVERGENCE_TOLERANCE = 0.3
 """Largest difference of two successive quotients, and largest error by noise, relative to the disagreement with the
-gradient, for which the quotients count as the true slope.
+gradient, for which the quotients count as the true slope; chosen.
 """
 _ZERO_GRADIENT = "the loss changes, but the gradient is zero"
 _MAX_STEP_GROWTH = 10.0
-"""Factor by which a difference step may be longer where noise hides the slope."""
+"""Factor by which a difference step may be longer where noise hides the slope; chosen."""
 _DISPLACEMENT = 0.1
-"""Distance from the parameters, relative to them, at which a gradient that is zero is evaluated again."""
+"""Distance from the parameters, relative to them, at which a gradient that is zero is evaluated again; chosen."""
 _N_STEPS = 9
-"""Number of difference steps, each a tenth of the one before."""
+"""Number of difference steps, each a tenth of the one before; chosen."""
 _REPORTED_TOLERANCE = 1e-3
-"""Disagreement, relative, below which `check_gradient` tries no shorter step, because it returns the disagreement."""
+"""Disagreement, relative, below which `check_gradient`, which returns it, tries no shorter step; chosen."""
 _MAX_NAMED_BLOCKS = 6
 """Number of blocks that an error names."""
 
@@ -243,7 +242,7 @@ def verify_loss(
         return lambda t: objective.loss + objective((t * unit) * direction)[0]
 
     if noise is None:
-        noise = least_noise(along)
+        noise = least_noise(along) if random(0).any() else measure_noise(value_and_grad, arrays)
     undecided = []
     for name, tolerance in (("the gradient", _GRADIENT_TOLERANCE), ("a random direction", _RANDOM_DIRECTION_TOLERANCE)):
         direction = gradient if name == "the gradient" else random(0)
@@ -323,7 +322,7 @@ def _displace(arrays: Mapping[Name, Array], seed: int) -> dict[Name, Array]:
 
 
 def measure_noise(value_and_grad: LossAndGradient, arrays: Arrays) -> float:
-    """Measure the noise of a loss, from eight or fifteen of its values along random lines.
+    """Measure the noise of a loss, from seven or fourteen of its values along random lines.
 
     Examples
     --------

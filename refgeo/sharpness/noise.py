@@ -20,8 +20,10 @@ higher ones vanish. The coarse one exceeds the rounding of half precision: 2â»â
 """
 NOISE_FACTOR = 30.0
 """Multiple of the noise above which a change is not explained by noise. The estimate is at least a fifth of the
-standard deviation (tests of this module), so this is at least six standard deviations.
+standard deviation (measured in the tests of this module), so this is at least six standard deviations.
 """
+_MAX_FLOAT32_NOISE = 1e-6
+"""Noise relative to the loss above which a second line is tried. Chosen: 17 units of roundoff of float32."""
 _OFFSETS = (-3, -2, -1, 0, 1, 2, 3)
 """Where values are sampled, in steps. Seven values have differences up to order 6."""
 
@@ -47,7 +49,11 @@ def noise_along(function: Callable[[float], Any], step: float) -> float:
     >>> 1e-8 < single < 1e-7, noise_along(lambda t: math.sin(1.0 + t), 1e-5) < 1e-15
     (True, True)
     """
-    return noise_of([function(step * k) for k in _OFFSETS])
+    return noise_of(_values_along(function, step))
+
+
+def _values_along(function: Callable[[float], Any], step: float) -> list[Any]:
+    return [function(step * k) for k in _OFFSETS]
 
 
 def least_noise(along: Callable[[int], Callable[[float], Any]]) -> float:
@@ -66,9 +72,9 @@ def least_noise(along: Callable[[int], Callable[[float], Any]]) -> float:
     >>> least_noise(lambda i: lambda t: (t > 0.0 and i == 0) + math.pi) < 1e-14
     True
     """
-    line = along(0)
-    first = noise_along(line, FINE_STEP)
-    return first if first <= 1e-6 * abs(line(0.0)) else min(first, noise_along(along(1), FINE_STEP))
+    values = _values_along(along(0), FINE_STEP)
+    noise = noise_of(values)
+    return noise if noise <= _MAX_FLOAT32_NOISE * abs(values[0]) else min(noise, noise_along(along(1), FINE_STEP))
 
 
 def noise_of(values: Sequence[Any]) -> float:

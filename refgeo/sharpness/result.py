@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refgeo.sharpness.auto_pgd import N_RESTARTS, STATIONARY
 from refgeo.support.arguments import Array
 from refgeo.support.figures import plain_axes
 
@@ -93,7 +94,7 @@ class SharpnessResult:
     noise : float
         The error of the loss's values, measured before the search; the largest of all batches. NaN if it was not
         measured, because of ``verify=False`` or because the loss is constant.
-    untold : tuple of str
+    undecided_directions : tuple of str
         The directions along which this noise hides whether the gradient is right.
     batches : tuple of SharpnessResult
         The result of every batch; empty without `batches`.
@@ -123,7 +124,7 @@ class SharpnessResult:
     bend: float = 0.0
     n_reached: int = 1
     noise: float = math.nan
-    untold: tuple[str, ...] = ()
+    undecided_directions: tuple[str, ...] = ()
     batches: tuple[SharpnessResult, ...] = field(default=(), repr=False)
 
     def __float__(self) -> float:
@@ -168,10 +169,10 @@ class SharpnessResult:
                 f"the values of the loss have errors of about {self.noise:.1g}, which is "
                 f"{self.noise / self.value:.0%} of the sharpness: use a larger rho, or a loss in float64."
             )
-        if self.untold:
+        if self.undecided_directions:
             advice.append(
-                f"it is undecided whether the gradient is right along {' and '.join(self.untold)}: the noise of the "
-                "loss hides its slope."
+                f"it is undecided whether the gradient is right along {' and '.join(self.undecided_directions)}: the "
+                "noise of the loss hides its slope."
             )
         return advice
 
@@ -191,18 +192,22 @@ class SharpnessResult:
                 'Use a smaller rho (refgeo.proposed_radius), or order="exact", which is slow if the geodesics of the '
                 "metric have no closed form"
             )
-        again = f"n_restarts={max(5, 2 * self.settings.get('n_restarts', 1))} shows whether another start finds more"
+        n_restarts = max(N_RESTARTS, 2 * self.settings.get("n_restarts", 1))
+        again = f"n_restarts={n_restarts} shows whether another start finds more"
         if self.converged:
             return f"the search ended at a stationary point (residual {self.residual:.2g}); {again}"
         n_iter = len(self.trace) - 1
-        if not np.isfinite(self.residual) or self.n_rejected > self.n_evaluations // 2:
+        results = [result for result in self.batches or (self,) if len(result.values) > 1]
+        if np.isinf(self.residual) and all(np.isfinite(result.values[1:]).any() for result in results):
+            return "the gradient is zero at every point of the search, which thus had no direction to follow"
+        if np.isinf(self.residual) or self.n_rejected > self.n_evaluations // 2:
             return (
                 f"in {self.n_rejected} of {self.n_evaluations} evaluations, the geodesic did not exist or the loss "
                 "was not finite: try a smaller rho"
             )
         if n_iter == 0:
             return f"no start found more than the maximizer of a smaller ball, which is not stationary here; {again}"
-        end = f"the search ended at a point that is not stationary (residual {self.residual:.3g} > 0.01)"
+        end = f"the search ended at a point that is not stationary (residual {self.residual:.3g} > {STATIONARY:g})"
         return f"{end}: try n_iter={2 * n_iter}; {again}"
 
     def to_dict(self) -> dict[str, Any]:

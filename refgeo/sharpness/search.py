@@ -26,17 +26,16 @@ from refgeo.support.progress import Tell, interruptible, shown
 Callback = Callable[[Progress], object]
 Item = TypeVar("Item")
 
-N_RESTARTS = 5
-"""Default number of starts. On small problems, more starts seldom find a larger value."""
 _N_DIRECTIONS, _TRIAL_ITERATIONS = 4, 3
-"""Number of random directions that are tried for every start but the first, and of iterations for each trial."""
+"""Number of random directions that are tried for every start but the first, and of iterations for each trial;
+chosen."""
 _MAX_HIDDEN_SHARE = 0.05
-"""Change of the value, relative to it, above which a slope that noise hides is mentioned in the result."""
+"""Change of the value, relative to it, above which a slope that noise hides is mentioned in the result; chosen."""
 _REACHED_TOLERANCE = 0.01
-"""Distance from the best value, relative to it, up to which a start has reached it."""
+"""Distance from the best value, relative to it, up to which a start has reached it; chosen."""
 _SETTLED_RESIDUAL, _MIN_GAIN, _MAX_CONTINUATIONS = 1e-3, 1e-3, 5
 """Residual up to which the best start is not continued, relative gain up to which it is not continued again, and the
-largest number of continuations.
+largest number of continuations; all chosen.
 """
 
 
@@ -150,7 +149,7 @@ def search(
                 noise = loss_noise.level if math.isfinite(loss_noise.level) else None  # stands for later batches
             search = _BatchSearch(objective, index, options, monitor, settings | options.settings, loss_noise)
             by_batch.append(search.run(balls))
-            if options.verify:
+            if options.verify and not monitor.is_stopped:
                 verify_unchanged(objective)
         if not by_batch:
             raise failure or ValueError("batches: expected at least one batch, got none")
@@ -172,8 +171,10 @@ def _max_evaluations(batches: Iterable[Any] | None, balls: Sequence[Ball], optio
     # every start has an evaluation before its iterations: at θ, at a random point, or at a smaller ball's maximizer
     trials = (options.n_restarts - 1) * _N_DIRECTIONS * (1 + min(_TRIAL_ITERATIONS, options.n_iter))
     continuations = _MAX_CONTINUATIONS * (1 + options.n_iter) if options.n_restarts > 1 else 0
-    per_batch = len(balls) * (options.n_restarts * (1 + options.n_iter) + trials + continuations)
-    return None if n_batches is None else n_batches * per_batch
+    per_ball = options.n_restarts * (1 + options.n_iter) + trials + continuations
+    # from the maximizer of a smaller ball: it is moved outwards, climbs from there, and is compared as it is
+    from_smaller = (len(balls) - 1) * (3 + options.n_iter)
+    return None if n_batches is None else n_batches * (len(balls) * per_ball + from_smaller)
 
 
 ResultsByBall = dict[int, SharpnessResult]
@@ -256,19 +257,21 @@ class _BatchSearch:
         for i in by_radius:
             if best is not None and self.monitor.is_stopped:
                 break
-            climbs = _BestClimb()
+            climbs, residual = _BestClimb(), balls[i].residual(self.objective.origin, self.objective.gradient_at_origin)
             for start in self.monitor.until_stopped(range(self.options.n_restarts)):
                 climbs.add(self._climb_from_start(balls[i], start))
                 if i == by_radius[-1]:
                     self.objective.forget_gradient()
             values = list(climbs.values)
             self._continue_best(balls[i], climbs)
-            if best is not None and best.x.any():
+            if self.monitor.is_stopped and best is not None and climbs.climb.value < best.value:
+                break  # a smaller ball has a larger value, so this one says nothing
+            if not self.monitor.is_stopped and best is not None and best.x.any():
                 self._climb_from_smaller_ball(balls[i], best, climbs)
             climbs.n_evaluations += 1 if best is None else 0  # the evaluation at θ
             best = climbs.climb
             n_reached = sum(value >= best.value - _REACHED_TOLERANCE * abs(best.value) for value in values)
-            results[i] = self._make_result(balls[i], climbs.with_all_counts, n_reached)
+            results[i] = self._make_result(balls[i], climbs.with_all_counts, n_reached, residual)
         return dict(sorted(results.items()))
 
     def _climb_from_start(self, ball: Ball, start: int) -> Climb:
@@ -276,14 +279,14 @@ class _BatchSearch:
 
         The first start is at random, too, if the gradient is zero or negligible.
         """
-        n_iter, objective = self.options.n_iter, self.objective
+        n_iter, objective = self.options.n_iter * (not self.monitor.is_stopped), self.objective
         climbs = _BestClimb()
         if start == 0:
             gradient = objective.gradient_at_origin
             if gradient.any():
                 watch = partial(self.monitor.tell, self.batch, 0, ball.radius)
                 climbs.add(climb(objective, ball, (objective.origin, 0.0, gradient), n_iter, watch))
-                if not climbs.climb.negligible:
+                if not climbs.climb.negligible or self.monitor.is_stopped:
                     return climbs.climb
                 climbs.take_point()  # frees the memory of a climb that is discarded
             climbs.add(self._climb(ball, start, self._random_point(ball, start, 0), n_iter))
@@ -306,6 +309,7 @@ class _BatchSearch:
     def _climb(self, ball: Ball, start: int, x: Array, n_iter: int, size: float = 0.0, tries: int = TRIES) -> Climb:
         """Climb from x, or from the first of x/2, x/4, ... where the loss is finite, else from the centre."""
         objective, n_tried, n_rejected = self.objective, 0, 0
+        tries = 0 if self.monitor.is_stopped else tries
         watch = partial(self.monitor.tell, self.batch, start, ball.radius)
 
         def find_start(x: Array) -> tuple[Array, float, Array]:
@@ -313,13 +317,16 @@ class _BatchSearch:
             while n_tried < tries and x.any():
                 value, gradient = objective(x)
                 n_tried += 1
-                watch(0, value, value, 0.0)
+                is_stopped = watch(0, value, value, 0.0)
                 if value > -math.inf:
                     return x, value, gradient
                 n_rejected, x = n_rejected + 1, 0.5 * x
+                if is_stopped:
+                    break
             return objective.origin, 0.0, objective.gradient_at_origin
 
         starts = [find_start(x)]
+        n_iter = 0 if self.monitor.is_stopped else n_iter
         del x  # vectors are long, and `climb` must hold the only reference to its start
         result = climb(objective, ball, starts.pop(), n_iter, watch, size)
         return replace(result, n_evaluations=result.n_evaluations + n_tried, n_rejected=result.n_rejected + n_rejected)
@@ -344,11 +351,11 @@ class _BatchSearch:
         if climbs.climb.value < smaller.value:  # then the smaller ball's maximizer itself is better
             climbs.add(self._climb(ball, 0, smaller.x, 0))
 
-    def _make_result(self, ball: Ball, best: Climb, n_reached: int) -> SharpnessResult:
+    def _make_result(self, ball: Ball, best: Climb, n_reached: int, residual_at_origin: float) -> SharpnessResult:
         """Make the result of a ball; it is zero, at the centre, if no point has a larger loss."""
         is_zero = best.value <= 0.0
         x = self.objective.origin if is_zero else best.x
-        residual = ball.residual(x, self.objective.gradient_at_origin) if is_zero else best.residual
+        residual = residual_at_origin if is_zero else best.residual
         residual = residual if self.objective.has_seen_slope else math.inf
         return SharpnessResult(
             value=max(best.value, 0.0),
@@ -367,7 +374,7 @@ class _BatchSearch:
             settings=self.settings,
             bend=0.0 if is_zero else self.objective.bend(x),
             noise=self.loss_noise.level,
-            untold=self.loss_noise.undecided if self._is_hidden_slope_relevant(ball, best.value) else (),
+            undecided_directions=self.loss_noise.undecided if self._is_hidden_slope_relevant(ball, best.value) else (),
         )
 
     def _is_hidden_slope_relevant(self, ball: Ball, value: float) -> bool:
@@ -395,6 +402,6 @@ def _mean_result(results: list[SharpnessResult]) -> SharpnessResult:
         n_reached=min(result.n_reached for result in results),
         bend=max(result.bend for result in results),
         noise=float(np.max([result.noise for result in results])),
-        untold=tuple(dict.fromkeys(name for result in results for name in result.untold)),
+        undecided_directions=tuple(dict.fromkeys(name for result in results for name in result.undecided_directions)),
         batches=tuple(results),
     )

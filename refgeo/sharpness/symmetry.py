@@ -64,14 +64,14 @@ __all__ = [
 
 
 _DIFFERENCE_STEP = 1e-3
-"""Step of differences along a carried vector, relative to the point. Linear actions have no error at any step."""
+"""Step of differences along a carried vector, relative to the point; chosen. Linear actions have no error."""
 _MAX_HOLDING_SHARE, _MIN_BROKEN_SHARE, _MAX_NOISE_SHARE = 1e-8, 1e-6, 1e-2
 """Shares of the change by other displacements of the same size: a change up to the first is none, one above the second
-is a violation, and noise up to the third permits a decision.
+is a violation, and noise up to the third permits a decision. Chosen.
 """
 _BROKEN_MARGIN = 3.0
 """Multiple of the largest change that noise explains above which a change is a violation; between the two, the verdict
-is "undecided".
+is "undecided". Chosen.
 """
 
 
@@ -88,7 +88,7 @@ class Finding:
     blocks : tuple of str
     change : float
         The largest change of the loss by elements of the group, relative to the loss.
-    other : float
+    reference_change : float
         The largest change by other displacements of the same size, in the same unit.
     noise : float
         The error of the loss's values, measured, in the same unit.
@@ -98,29 +98,30 @@ class Finding:
     size : float
         The largest t.
     evaluations : int
-        The number of evaluations of the loss.
+        The number of evaluations of the loss for this symmetry, with those that measure the noise along its orbit.
     least_digits : float or None
         The number of digits to which a symmetry must hold, if the caller has given it.
-    unseen : str
+    obstacle : str
         The reason why nothing could be measured, if it is known.
     """
 
     symmetry: str
     blocks: tuple[str, ...]
     change: float
-    other: float
+    reference_change: float
     noise: float
     gradient: float = math.nan
     size: float = 1.0
     evaluations: int = 0
     least_digits: float | None = field(default=None, repr=False)
-    unseen: str = field(default="", repr=False)
+    obstacle: str = field(default="", repr=False)
 
     @property
     def share(self) -> float:
         """The larger of change and noise, relative to the change by other displacements."""
         change = max(self.change, self.noise)
-        return change / self.other if 0.0 < self.other < math.inf and math.isfinite(change) else math.inf
+        is_defined = 0.0 < self.reference_change < math.inf and math.isfinite(change)
+        return change / self.reference_change if is_defined else math.inf
 
     @property
     def digits(self) -> float:
@@ -132,12 +133,12 @@ class Finding:
     @property
     def _resolution(self) -> float:
         """The smallest share that noise does not explain."""
-        return NOISE_FACTOR * self.noise / self.other if self.other > 0.0 else math.inf
+        return NOISE_FACTOR * self.noise / self.reference_change if self.reference_change > 0.0 else math.inf
 
     @property
     def verdict(self) -> str:
         """One of "holds", "does not hold", and "undecided", for which `reason` is the reason."""
-        if self.unseen:
+        if self.obstacle:
             return "undecided"
         if self.is_broken:
             return "does not hold"
@@ -153,17 +154,17 @@ class Finding:
         """Whether the group changes the loss by more than noise explains, and by a share that matters."""
         # by default 6 of 8 digits, hence 0.75
         least = _MIN_BROKEN_SHARE if self.least_digits is None else 10.0 ** (-0.75 * self.least_digits)
-        return self.change > _BROKEN_MARGIN * NOISE_FACTOR * self.noise and self.change > least * self.other
+        return self.change > _BROKEN_MARGIN * NOISE_FACTOR * self.noise and self.change > least * self.reference_change
 
     @property
     def reason(self) -> str:
         """The reason for the verdict "undecided"; empty for other verdicts."""
-        if self.unseen or self.is_broken:
-            return self.unseen
+        if self.obstacle or self.is_broken:
+            return self.obstacle
         if not self._resolution <= _MAX_NOISE_SHARE:
             return (
-                f"other changes of this size change the loss by {self.other:.1g} of it, and its values have errors of "
-                f"{self.noise:.1g}: too little to tell; a loss in float64 has less noise"
+                f"other changes of this size change the loss by {self.reference_change:.1g} of it, and its values have "
+                f"errors of {self.noise:.1g}: too little to tell; a loss in float64 has less noise"
             )
         most = max(_MAX_HOLDING_SHARE, self._resolution) if self.least_digits is None else 10.0**-self.least_digits
         if self.share > most:
@@ -238,7 +239,7 @@ class Verification:
         rows = [
             {
                 "blocks": list(f.blocks), "symmetry": f.symmetry, "change": f.change, "gradient": f.gradient,
-                "other": f.other, "noise": f.noise, "size": f.size, "evaluations": f.evaluations,
+                "reference_change": f.reference_change, "noise": f.noise, "size": f.size, "evaluations": f.evaluations,
                 "digits": f.digits, "verdict": f.verdict, "reason": f.reason,
             }
             for f in self.findings
@@ -271,7 +272,7 @@ def verify(
     nothing about its symmetries.
 
     A symmetry takes 2 · samples · sizes evaluations, and seven more if it seems broken. All symmetries together take
-    two at θ' and one at θ, and eight or fifteen for the noise.
+    two at θ' and one at θ, and seven or fourteen for the noise.
 
     Parameters
     ----------
@@ -383,7 +384,12 @@ def _measure(
         The values of t, one for each element of the group.
     """
     worst, farthest, moves = 0.0, (None, 0.0), False
-    losses, other_changes = [loss], [0.0]
+    losses, other_changes, n_evaluations = [loss], [0.0], 0
+
+    def loss_at(moved: Named) -> float:
+        nonlocal n_evaluations
+        n_evaluations += 1
+        return evaluate({**near, **moved})[0]
 
     def change(value: float) -> float:
         losses.append(value)
@@ -393,23 +399,24 @@ def _measure(
         K = symmetry.generator(near, rng)
         moved = symmetry.act(near, K, t)
         moves = moves or not all(np.array_equal(flat(x), flat(near[name])) for name, x in moved.items())
-        by_group = change(evaluate({**near, **moved})[0])
+        by_group = change(loss_at(moved))
         if by_group >= worst:
             worst, farthest = by_group, (K, t)
         displaced = scramble({name: near[name] for name in moved}, moved, rng)
-        other_changes.append(change(evaluate({**near, **displaced})[0]))
+        other_changes.append(change(loss_at(displaced)))
     if NOISE_FACTOR * noise < worst < math.inf:
         K, t = farthest
-        at_orbit = noise_along(lambda s: evaluate({**near, **symmetry.act(near, K, t * (1.0 + s))})[0], COARSE_STEP)
+        at_orbit = noise_along(lambda s: loss_at(symmetry.act(near, K, t * (1.0 + s))), COARSE_STEP)
         noise = max(noise, at_orbit / scale) if math.isfinite(at_orbit / scale) else noise
     digit = last_digit([value for value in losses if math.isfinite(value)]) / scale
     noise = max(min(noise, NOISE_FACTOR * worst), 0.5 * digit)
     other_change = max(filter(math.isfinite, other_changes))
-    unseen = "" if other_change > 0.0 else IGNORED if moves else UNMOVED
-    unseen = OUTSIDE if moves and not any(map(math.isfinite, other_changes[1:])) else unseen
+    obstacle = "" if other_change > 0.0 else IGNORED if moves else UNMOVED
+    obstacle = OUTSIDE if moves and not any(map(math.isfinite, other_changes[1:])) else obstacle
     return Finding(
-        symmetry.name, symmetry.blocks, worst, other_change, noise, math.nan, max(times), len(losses) - 1, unseen=unseen
-    )
+        symmetry.name, symmetry.blocks, worst, other_change, noise,
+        size=max(times), evaluations=n_evaluations, obstacle=obstacle,
+    )  # fmt: skip
 
 
 def _times(sizes: float | Sequence[float]) -> list[float]:
@@ -499,14 +506,14 @@ def invariance(
     for group in metric.symmetries(block):
         for name, v, expected in (("group", vertical, 0.0), ("metric", horizontal, 1.0)):
             worst, error = 0.0, 0.0
-            unseen = "" if v is not None else _UNDECIDED_REASONS[name]
+            obstacle = "" if v is not None else _UNDECIDED_REASONS[name]
             for t in times if v is not None else ():
                 K = group.generator(near, generator)
                 fine, coarse = (horizontal_share(group, v, K, t, step) for step in (size, 2.0 * size))
                 worst = max(worst, float(np.max(np.abs(fine - expected))))
                 error = max(error, float(np.max(np.abs(fine - coarse))))
             # five-point differences are of fourth order, so the fine step's error is 1/15 of the difference
-            findings.append(Finding(name, group.blocks, worst, 1.0, 0.1 * error, size=max(times), unseen=unseen))
+            findings.append(Finding(name, group.blocks, worst, 1.0, 0.1 * error, size=max(times), obstacle=obstacle))
     dim = metric.at(params[block] if is_one_block else Blocks(params)).dim
     if dim != space.dim:
         name = f"dimension of the quotient: {dim} here, and {space.dim} nearby"

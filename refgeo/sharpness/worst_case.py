@@ -8,11 +8,11 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from refgeo.geometry.tangent_space import Metric
-from refgeo.sharpness.auto_pgd import RoundBall
+from refgeo.sharpness.auto_pgd import N_RESTARTS, RoundBall
 from refgeo.sharpness.objective import Objective, ParameterSpace
 from refgeo.sharpness.parameters import LossAndGradient
 from refgeo.sharpness.result import SharpnessCurve, SharpnessResult
-from refgeo.sharpness.search import N_RESTARTS, Callback, SearchOptions, search
+from refgeo.sharpness.search import Callback, SearchOptions, search
 from refgeo.support.arguments import Order, one_of, order_of, radii_listed
 
 

@@ -61,3 +61,9 @@ def test_vectors_have_a_length():
 
 def test_where_there_is_no_value_nothing_is_known():
     assert noise_along(lambda t: np.nan if t > 0 else 1.0, FINE_STEP) == np.inf
+
+
+def test_each_point_of_a_line_is_evaluated_once():
+    points = []
+    assert least_noise(lambda i: lambda t: points.append(t) or 1.0 + t) < 1e-15
+    assert len(points) == len(set(points)) == 7

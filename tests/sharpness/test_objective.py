@@ -8,6 +8,7 @@ import pytest
 from helpers import transformer
 
 import refgeo as rg
+from refgeo.sharpness.objective import ParameterSpace, check_symmetry
 
 worst_case = functools.partial(rg.worst_case_sharpness, n_restarts=1)
 adaptive_case = functools.partial(rg.adaptive_sharpness, n_restarts=1)
@@ -231,8 +232,8 @@ def test_a_loss_may_keep_every_point_it_is_given(kind):
         return float(np.sum(np.sin(G @ H.mT))), {"w": (slope @ H, slope.mT @ G)}
 
     result = worst_case(loss, params, metric, 0.5)
-    # five evaluations verify the gradient, eight measure noise, one that the loss has not changed, five a symmetry
-    assert len(kept) == 21 + 14 + 5 * (kind == "pairs")
+    # five evaluations verify the gradient, seven measure noise, one that the loss has not changed, five a symmetry
+    assert len(kept) == 21 + 13 + 5 * (kind == "pairs")
     for views, copies in kept:
         assert all(np.array_equal(view, copy) for view, copy in zip(views, copies, strict=True))
     assert np.isfinite(result.value)
@@ -290,3 +291,19 @@ def test_errors_say_what_to_do():
     ):
         with pytest.raises(TypeError, match=f"^loss: expected a function that returns one real number, {said}|{said}"):
             rg.value_and_grad(lambda w, wrong=wrong: wrong)(np.ones(2))
+
+
+def test_symmetries_that_a_loss_has_one_by_one_but_not_together_are_refused():
+    """The loss changes only if both blocks have become longer or shorter than they are near θ."""
+    rng = np.random.default_rng(0)
+    params = {"u": rng.standard_normal(4), "w": rng.standard_normal(4)}
+    metric = rg.ProductMetric({name: rg.ScalingMetric() for name in params})
+
+    def loss(p, is_joint):
+        moved = [abs(np.log(np.linalg.norm(p[name]) / np.linalg.norm(params[name]))) > 0.2 for name in params]
+        return sum(float(p[name][0] / np.linalg.norm(p[name])) for name in params) + is_joint * all(moved)
+
+    space = ParameterSpace(params, metric)
+    check_symmetry(space, lambda p: loss(p, is_joint=False))
+    with pytest.raises(ValueError, match="2 symmetries, which the loss has one by one but not together"):
+        check_symmetry(space, lambda p: loss(p, is_joint=True))

@@ -1,6 +1,7 @@
 """Results, printed and pickled."""
 
 import functools
+import math
 import pickle
 
 import numpy as np
@@ -44,3 +45,19 @@ def test_a_result_is_printed_with_its_advice():
     assert "ρ = 1: ρ is too large: the second-order correction" in str(curve)
     assert "proposed_radius" in str(curve[1])
     assert "ρ = 0.0001" not in str(curve)
+
+
+def test_gradients_of_zero_are_not_taken_for_a_radius_that_is_too_large():
+    """Both end without a residual, and only an advice that fits the cause helps."""
+    settings = {"verify": False, "n_restarts": 2, "n_iter": 3}
+    zero = rg.worst_case_sharpness(lambda w: (float(w @ w), 0.0 * w), np.ones(3), rg.EuclideanMetric(), 0.1, **settings)
+    assert zero.value > 0.0
+    assert "the gradient is zero at every point" in zero.advice
+    assert "smaller rho" not in zero.advice
+
+    def bounded(w):
+        return (float(w @ w), 2.0 * w) if np.array_equal(w, np.ones(3)) else (math.nan, w)
+
+    outside = rg.worst_case_sharpness(bounded, np.ones(3), rg.EuclideanMetric(), 0.1, **settings)
+    assert outside.n_rejected
+    assert "try a smaller rho" in outside.advice

@@ -91,6 +91,53 @@ def test_callback_sees_every_evaluation_and_can_stop():
     assert stopped.value > 0
 
 
+@pytest.mark.parametrize("radii", [[0.1, 0.2], [0.3, 0.1, 0.2]])
+@pytest.mark.parametrize("n_restarts", [1, 3])
+def test_the_number_of_evaluations_to_come_is_known_from_the_start(radii, n_restarts):
+    """For several radii, too, where the maximiser of a smaller ball is one more start."""
+    totals, rng = [], np.random.default_rng(0)
+    for centre in 0.5 * rng.standard_normal((10, 3)):
+
+        def f(w, centre=centre):
+            return float(np.sum(np.sin(3.0 * (w - centre)))), 3.0 * np.cos(3.0 * (w - centre))
+
+        seen = []
+        settings = {"n_iter": 4, "n_restarts": n_restarts, "verify": False, "callback": seen.append}
+        rg.worst_case_sharpness(f, np.ones(3), rg.EuclideanMetric(), radii, **settings)
+        totals += [{progress.total for progress in seen}]
+        assert seen[-1].done <= seen[-1].total
+    assert all(total == totals[0] for total in totals)
+    assert len(totals[0]) == 1
+
+
+@pytest.mark.parametrize("gradient", [1.0, 0.0])
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_stopped_search_evaluates_nothing_more(gradient, order):
+    """Wherever it is stopped: at θ, at a random start, while climbing, and in a larger ball."""
+    calls = []
+
+    def f(w):
+        calls.append(1)
+        return float(np.sum(np.sin(3.0 * w))), gradient * 3.0 * np.cos(3.0 * w)
+
+    stops = 0
+    for last in range(1, 120, 3):
+
+        def stop(progress, last=last):
+            if progress.done == last:
+                calls.clear()
+                raise StopIteration
+
+        calls.append("not stopped")
+        settings = {"n_iter": 4, "n_restarts": 3, "callback": stop, "verify": bool(gradient)}
+        curve = rg.worst_case_sharpness(f, np.ones(3), rg.EuclideanMetric(), [0.1, 0.2][::order], **settings)
+        stops += "not stopped" not in calls
+        assert "not stopped" in calls or not calls, f"{len(calls)} evaluations after the {last}th, which was to be last"
+        values = curve.values[np.argsort(curve.rho)]
+        assert np.all(np.diff(values) >= 0.0), "a larger ball is left out if it has not come as far as the smaller one"
+    assert stops > 5
+
+
 @pytest.mark.parametrize("search", [rg.worst_case_sharpness, None])
 def test_evaluations_are_counted_whatever_becomes_of_them(search):
     """Of tries, of starts that are given up because the gradient is rounding, and of points without a value."""
@@ -162,7 +209,7 @@ def test_several_radii_with_batches_and_a_callback():
     )
     assert [len(result.batches) for result in curve] == [2, 2]
     assert {p.rho for p in seen} == {0.1, 0.2}
-    assert seen[-1].done <= seen[-1].total == 2 * (2 * 3 + 2)
+    assert seen[-1].done <= seen[-1].total == 2 * (2 * (1 + 3) + 1 + (1 + 3) + 1)
     assert sum(result.n_evaluations for result in curve) == seen[-1].done
     for bad in ([], [0.1, -1.0], [[0.1]]):
         with pytest.raises(ValueError, match=r"^rho: expected"):

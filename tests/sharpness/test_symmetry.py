@@ -55,6 +55,7 @@ def test_products_have_gl_h_and_a_penalty_takes_it_away(seed):
     for penalty in (1e-2, 1.0):
         (found,) = symmetry.verify(lambda p, c=penalty: loss(p, c), point, rg.InvariantMetric(), rng=seed)
         assert found.verdict == "does not hold"
+        assert found.evaluations == 15, "counted with the noise along the orbit"
         # the loss alone tells as well
         (of_values,) = symmetry.verify(lambda p, c=penalty: loss(p, c)[0], point, rg.InvariantMetric(), rng=seed)
         assert of_values.verdict == "does not hold"
