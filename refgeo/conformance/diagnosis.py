@@ -41,7 +41,7 @@ from refgeo.conformance.scene import Scene
 from refgeo.conformance.verdict import NO_DIAGNOSIS, Diagnosis, EvidenceSummary, Verdict
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import PAIR_METRICS, pair_metric
-from refgeo.support.arguments import ENDS
+from refgeo.support.arguments import ENDS, Array
 
 NO_FORMULA = "not found: no formula gives these numbers"
 INCONCLUSIVE = (NoResult, ValueError, ArithmeticError)
@@ -404,8 +404,7 @@ def _simple_hypotheses(value: Value, samples: Sequence[Sample]) -> Iterator[Hypo
         )
     if sum(part.size for sample in samples for part in sample.right) < _MIN_ENTRIES * count:
         return
-    fits = [[_least_squares(x, y) for x, y in zip(s.right, s.result, strict=True)] for s in samples]
-    factors = list(map(float, np.median(fits, axis=0)))
+    factors = [_fit_factor([(s.right[i], s.result[i]) for s in samples if s.right[i].any()]) for i in range(count)]
     words = [f"{factor:.6g} times the right one" if factor else "zero" for factor in factors]
     by_part = (f"the {'GH'[i]} part of your result is {words[i]}" for i in range(count) if abs(factors[i] - 1.0) > 1e-6)
     text = f"your result is {words[0]}" if len(set(words)) == 1 else "; ".join(by_part)
@@ -431,7 +430,12 @@ def _powers_of_sizes(samples: Sequence[Sample]) -> Iterator[Hypothesis]:
             yield Hypothesis(f"your result is {words} times the right one", predict)
 
 
-def _least_squares(x: Any, y: Any) -> float:
+def _fit_factor(pairs: Sequence[tuple[Array, Array]]) -> float:
+    """Fit y ≈ c x to each pair (x, y), and return the median of c; 1 without any pair, as 0 is right for every c."""
+    return float(np.median([_least_squares(x, y) for x, y in pairs])) if pairs else 1.0
+
+
+def _least_squares(x: Array, y: Array) -> float:
     """The factor c that minimises ‖y − c x‖."""
     return float(np.vdot(x, y) / max(float(np.vdot(x, x)), 1e-300))
 

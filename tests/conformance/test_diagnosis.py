@@ -90,6 +90,19 @@ def test_a_factor_at_equal_arrays_is_named_where_it_is():
 
 
 @pytest.mark.slow
+def test_a_factor_is_named_although_a_part_of_some_results_is_zero():
+    """Γ(a, b) of vectors without a G part has none either, which is any number of times the right one."""
+
+    def christoffel(metric, G, H, a_G, a_H, b_G, b_H):
+        right = paper.christoffel(metric, G, H, a_G, a_H, b_G, b_H)
+        return tuple(2.5 * x for x in right) if np.array_equal(a_G, b_G) else right
+
+    (row,) = said_of(["inv"], christoffel=christoffel).values()
+    assert any("part=0" in e.case for e in row.measurements if e.decisive and e.relative_error > 0.1)
+    assert row.diagnosis.endswith("your result is 2.5 times the right one"), row.diagnosis
+
+
+@pytest.mark.slow
 def test_a_wrong_first_call_is_not_laid_to_any_circumstance():
     seen = set()
 
