@@ -247,9 +247,17 @@ CIRCUMSTANCES = [
 ]
 
 
-def perturb(call: Call) -> Call:
-    """Make a call whose arrays differ by √eps, so that a right result is the same in half of its digits."""
-    perturbed = {id(x): x * x.dtype.type(1.0 + np.finfo(x.dtype).eps ** 0.5) for x in call.arrays}
+def perturb(call: Call, rng: np.random.Generator | None = None) -> Call:
+    """Make a call whose arrays differ by √eps, so that a right result is the same in half of its digits.
+
+    All numbers become larger; with a random generator, each becomes larger or smaller.
+    """
+
+    def change(x: Array) -> Array:
+        signs = 1.0 if rng is None else rng.choice((-1.0, 1.0), x.shape)
+        return np.asarray(x * (1.0 + signs * np.finfo(x.dtype).eps ** 0.5), dtype=x.dtype)
+
+    perturbed = {id(x): change(x) for x in call.arrays}
     return replace(call, arrays=[perturbed[id(x)] for x in call.arrays])
 
 

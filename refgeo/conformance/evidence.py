@@ -11,6 +11,12 @@ the Sylvester equation of inv, or a product of several such matrices, squares it
 roundings. If two vectors have different lengths, a route by polarisation has rounding errors relative to the longer
 one. A factorised route, which is bilinear where the result is, has the error of p = 1; this accuracy is *attainable*.
 
+*Right* means a small backward error: the exact result for inputs that differ from the given ones by a few roundings.
+The formula above takes this from the condition of the factors, which is all that matters at most points. A geodesic
+that passes close to the end of the manifold can be far more sensitive. Before a result is called inaccurate or WRONG,
+the inputs are therefore changed by a rounding in a few ways (`adapt_units`); where the exact result moves by more than
+the unit, that movement is the unit.
+
 A verdict rests on *decisive* evidence: no product leaves the range of the dtype, and rounding cannot explain a failure,
 even that of a route that is numerically as bad as an explicit inverse of the h²×h² system (p is then 3/2 as large) or
 of a Gram matrix by cofactors (κ(S)² = κ⁴). In double precision, that is κ ≤ 350 for a projection, and some thousands
@@ -27,7 +33,7 @@ and never the expected value, which comes from `refgeo.exact`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,6 +59,8 @@ NON_FINITE = "returned NaN or infinity"
 """The `Evidence.detail` of a result that has no number in a block."""
 REFERENCE_ERROR = 12.0
 """Bound of the factorised route's own error, in units of the attainable error; 3.2 is the largest so far."""
+N_PERTURBATIONS = 3
+"""The number of ways in which inputs are changed by a rounding; chosen."""
 _MAX_LISTED_BLOCKS = 64
 """Number of blocks in a batch above which one block represents all those that pass by the factorised route."""
 INTEGRATOR_FACTOR = 100.0
@@ -175,6 +183,20 @@ class ErrorUnits:
     attainable: Array
     decisive: npt.NDArray[np.bool_]
 
+    def enlarged(self, movement: Array) -> ErrorUnits:
+        """The units at a point where a right result moves by this much if the inputs change by a rounding.
+
+        Examples
+        --------
+        >>> units = ErrorUnits(np.array(1e-15), np.array(1e-15), np.array(True))
+        >>> units.enlarged(np.array(1e-9)).gram.item(), units.enlarged(np.array(0.5)).decisive.item()
+        (1e-09, False)
+        """
+        if not np.any(movement > self.gram):
+            return self
+        gram = np.maximum(self.gram, movement)
+        return replace(self, gram=gram, decisive=self.decisive & (WRONG_RATIO * gram <= 1.0))
+
 
 def error_units(scene: Scene, value: Value, factor: float | None = None, roundoff_power: float = 1.0) -> ErrorUnits:
     """Compute the error units of a value at a point.
@@ -213,6 +235,42 @@ def error_units(scene: Scene, value: Value, factor: float | None = None, roundof
 
     units: ErrorUnits = scene.kept(("units", value.name, factor, roundoff_power), compute)
     return units
+
+
+def adapt_units(scene: Scene, value: Value, units: ErrorUnits, in_question: npt.NDArray[np.bool_]) -> ErrorUnits:
+    """Enlarge the units of the blocks in question to how far the exact result moves if inputs change by a rounding.
+
+    Results in double precision tell where it moves by less than the unit. Elsewhere the enclosures at the changed
+    inputs tell how far it moves, as an excuse needs the same evidence as an accusation; infinitely far without any.
+
+    Examples
+    --------
+    >>> from refgeo.conformance.features import Features
+    >>> from refgeo.conformance.scene import build
+    >>> scene, value = build(Features(h=2), "inv", "float64"), VALUES["christoffel"]
+    >>> units = error_units(scene, value)
+    >>> adapt_units(scene, value, units, np.array(True)) == units
+    True
+    """
+    scenes = [scene, *(scene.perturbed(scene.time(value), k) for k in range(N_PERTURBATIONS))]
+
+    def measure_movement(results: Sequence[Parts | None]) -> Array:
+        existing = [parts for parts in results if parts is not None]
+        if len(existing) < len(results):
+            return np.full(scene.shape, np.inf)
+        exact, *moved = existing
+        lengths = [scene.length(linear_combination((1.0, parts), (-1.0, exact))) for parts in moved]
+        return relative_to(
+            0.5 * np.max(lengths, axis=0), scene.size(value)
+        )  # a unit in the last place is two roundings
+
+    movement = np.zeros(scene.shape)
+    with np.errstate(all="ignore"):
+        if in_question.any():
+            movement = np.where(in_question, measure_movement([s.approximation(value) for s in scenes]), 0.0)
+        for block in map(tuple, np.argwhere(~(movement <= units.gram))):
+            movement[block] = measure_movement([s.midpoints(value, block) for s in scenes])[block]
+    return units.enlarged(movement)
 
 
 def result_is_expected(scene: Scene) -> npt.NDArray[np.bool_]:
@@ -261,7 +319,10 @@ def compare(scene: Scene, value: Value, answer: Answer, **fields: Any) -> list[E
         return [_judge_failure(scene, value, answer, **fields)]
     with np.errstate(all="ignore"):  # Infinities are judged, not warned of.
         errors, enclosed = _errors_against_oracle(scene, value, tuple(answer.parts))
-    evidence = to_evidence(scene, error_units(scene, value), errors, enclosed, **fields)
+        units = error_units(scene, value)
+        in_question = units.decisive & ~(errors <= MAX_RATIO * units.gram) & ~np.isnan(errors)
+        units = adapt_units(scene, value, units, in_question)
+    evidence = to_evidence(scene, units, errors, enclosed, **fields)
     return [
         replace(e, detail=describe_worst_entries(scene, value, answer, e))
         if e.is_failure and e.event is Event.RESULT
@@ -347,8 +408,10 @@ def _judge_failure(scene: Scene, value: Value, answer: Answer, demanding: bool =
     decisive = bool(np.all(expected))
     if event in (Event.FAILED, Event.MASKED_EXCEPTION) and decisive:
         if value.order == "exact" and scene.can_be_enclosed(value):  # All other orders have enclosures.
+            units = adapt_units(scene, value, error_units(scene, value), np.ones(scene.shape, dtype=bool))
             known = (scene.enclosures(value, block) is not None for block in np.ndindex(scene.shape))
-            event, detail = (event, detail) if all(known) else (Event.NO_ORACLE, "no reference value")
+            is_known = bool(np.all(units.decisive)) and all(known)
+            event, detail = (event, detail) if is_known else (Event.NO_ORACLE, "no reference value")
     elif event is Event.FAILED and np.any(expected):
         detail = f"at {scene.name}, the whole batch failed because of an ill-conditioned block ({detail})"
         event = Event.NO_ORACLE

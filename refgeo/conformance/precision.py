@@ -30,6 +30,17 @@ class Precision:
         """
         return (self.name, self.carrier, *(["float64"] if self.name == "bfloat16" else []))
 
+    def perturb(self, array: Array, rng: np.random.Generator) -> Array:
+        """Change every number at random by one unit in the last place, upwards or downwards; zeros stay.
+
+        Examples
+        --------
+        >>> changed = PRECISIONS["float64"].perturb(np.ones(9), np.random.default_rng(0))
+        >>> sorted(set((changed - 1.0) / 2.0**-52))
+        [-1.0, 1.0]
+        """
+        return np.asarray(array * (1.0 + 2.0 * self.roundoff * rng.choice((-1.0, 1.0), np.shape(array))))
+
     def rounded(self, array: Array) -> Array:
         """The nearest numbers of this type, as float64; the largest one where there is none.
 

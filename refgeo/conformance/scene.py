@@ -163,9 +163,23 @@ class Scene:
         found: tuple[Enclosure, ...] | None = self.kept(("enclosure", value.name, block), enclosed)
         return found
 
+    def midpoints(self, value: Value, block: tuple[int, ...]) -> Parts | None:
+        """The midpoints of the enclosures of one block, and zeros for all others; None if there are no enclosures."""
+        enclosures = self.enclosures(value, block)
+        if enclosures is None:
+            return None
+        parts = tuple(np.zeros((*self.shape, *enclosure.mid.shape)) for enclosure in enclosures)
+        for part, enclosure in zip(parts, enclosures, strict=True):
+            part[block] = enclosure.mid
+        return parts
+
     def reference(self, value: Value) -> Parts | None:
         """The value by the factorised route, in double precision; None where that is not to the last digits."""
-        if (value.order == "exact" and not self.is_closed) or not hasattr(self.space, value.operation.name):
+        return None if value.order == "exact" and not self.is_closed else self.approximation(value)
+
+    def approximation(self, value: Value) -> Parts | None:
+        """Compute a value in double precision, with integrated exact geodesics if they have no closed form, or None."""
+        if not hasattr(self.space, value.operation.name):
             return None
 
         def computed() -> Parts | None:
@@ -307,6 +321,17 @@ class Scene:
 
         found: Scene = self.kept(("turned", k, size), lambda: self.changed(change))
         return found
+
+    def perturbed(self, t: float, k: int) -> Scene:
+        """Change all inputs, and the time t, at random by one unit in the last place: the k-th such point."""
+        rng, perturb = self.rng(f"perturbation {k}"), self.precision.perturb
+
+        def make() -> Scene:
+            scene = self.changed(lambda x: perturb(x, rng))
+            return replace(scene, t=float(perturb(np.array(t), rng)), features=None)
+
+        perturbed: Scene = self.kept(("perturbed", t, k), make)
+        return perturbed
 
     def in_metric(self, metric: str) -> Scene:
         """What another metric has for the same point and vectors, which need not be horizontal there."""
@@ -452,6 +477,9 @@ def _drawn_vectors(space: PairTangentSpace, f: Features, rng: np.random.Generato
         a, v, e = 0.0 * a, 0.0 * v, 0.0 * e
     if abs(t) > 4.0:
         v = v / abs(t)
+    growth = 1.0 + 2.0 * t * space.inner_product(v, point) / space.inner_product(point, point)
+    if f.radial == 1.0 and np.any(growth <= 0.0):
+        v = -1.0 * v  # otherwise, X = G Hᵀ would shrink to 0 before t, where the manifold ends in mix
     return {
         "a": a, "b": a if f.same else b, "e": e, "v": v, "hessian_e": loss.gradient(), "hessian_w": loss.hessian(h_v),
         "hessian_v": h_v,

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from refgeo.conformance.archive import WRITERS, Named, VectorFileError, read_named
 from refgeo.conformance.backend import Backend
-from refgeo.conformance.evidence import error_units
+from refgeo.conformance.evidence import adapt_units, error_units
 from refgeo.conformance.host import NotInFile, Unusable, array_of
 from refgeo.conformance.operations import VALUES, Operation, Value
 from refgeo.conformance.plan import Plan
@@ -237,6 +237,7 @@ def _units(case: Scene, block: tuple[int, ...], value: Value) -> list[float | No
     In inv a part δ_G of length d has no entry beyond d·√(σ²_max(G) + ε), in mix none beyond d/√(σ²_min(H) + ε).
     """
     unit, count = error_units(case, value), 1 if value.operation.scalar else 2
+    unit = adapt_units(case, value, unit, unit.decisive)
     if not unit.decisive[block]:
         return [None] * count
     length = float(unit.gram[block] * case.size(value)[block])

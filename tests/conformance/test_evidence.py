@@ -1,17 +1,21 @@
 """The constants on which a verdict rests: how far off, at how many points, and what acquits."""
 
+import cmath
+import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import refgeo as rg
 from refgeo.conformance import laws
 from refgeo.conformance.call import Answer, Event
 from refgeo.conformance.checks import CHECKS
 from refgeo.conformance.evidence import MAX_RATIO, REFERENCE_ERROR, Evidence, compare, error_units, is_beyond_rounding
 from refgeo.conformance.features import Features
 from refgeo.conformance.operations import VALUES
-from refgeo.conformance.scene import build
+from refgeo.conformance.scene import build, given
 from refgeo.conformance.verdict import Verdict, make_row
 
 
@@ -154,3 +158,107 @@ def test_laws_of_curves_follow_velocities_along_which_factors_change_slowly(metr
         scene = build(features, metric, "float64")
         for velocity, factor in zip(laws._draw_velocity(scene), scene.point, strict=True):
             assert np.all(np.linalg.norm(velocity, axis=(-2, -1)) <= 0.25 * np.linalg.norm(factor, axis=(-2, -1)))
+
+
+def past_the_end(seed, distance):
+    """A geodesic of mix with h = 1 that passes the end of the manifold, where G Hᵀ = 0, at this relative distance."""
+    rng = np.random.default_rng(seed)
+    (u, d_u), (w, d_w) = (np.linalg.qr(rng.standard_normal((n, 2)))[0].T for n in (3, 4))
+    size, rate = rng.uniform(0.5, 2.0, 2), -rng.uniform(1.2, 8.0)  # X = G Hᵀ would be 1 + t · rate times as large
+    across = distance * abs(rate) / 2.0
+    return {
+        "G": size[0] * u[:, None], "v_G": size[0] * (0.5 * rate * u + across * d_u)[:, None],
+        "H": size[1] * w[:, None], "v_H": size[1] * (0.5 * rate * w + across * d_w)[:, None], "t": 1.0,
+    }  # fmt: skip
+
+
+def cone_geodesic(G, H, v_G, v_H, t):
+    """In closed form: unit vectors turn in proportion to an angle in the unrolled cone."""
+    (r_G, u), (r_H, w) = ((np.sqrt(np.sum(x * x)), x / np.sqrt(np.sum(x * x))) for x in (G, H))
+    rates = np.sum(u * v_G) / r_G, np.sum(w * v_H) / r_H
+    turns = v_G / r_G - u * rates[0], v_H / r_H - w * rates[1]
+    speed = np.sqrt((rates[0] - rates[1]) ** 2 + 2 * sum(np.sum(x * x) for x in turns))
+    z = 1 + t * (rates[0] + rates[1]) + 1j * t * speed
+    share, growth = np.angle(z) / speed if speed else z.real * 0.0, np.sqrt(np.abs(z))
+    skew = np.exp(0.5 * (rates[0] - rates[1]) * share)
+
+    def turn(x, rate):
+        size = np.sqrt(np.sum(rate * rate))
+        return x * np.cos(size * share) + (rate / size * np.sin(size * share) if size else 0.0 * x)
+
+    return r_G * growth * skew * turn(u, turns[0]), r_H * growth / skew * turn(w, turns[1])
+
+
+def polar_geodesic(G, H, v_G, v_H, t):
+    """The same without square roots of sums: the motion of G Hᵀ, a point of a cone, by powers of complex numbers."""
+    a, b = float(np.vdot(G, G)), float(np.vdot(H, H))
+    along = [float(np.vdot(x, v)) / c for x, v, c in ((G, v_G, a), (H, v_H, b))]
+    across = [v - x * rate for x, v, rate in ((G, v_G, along[0]), (H, v_H, along[1]))]
+    squares = [float(np.vdot(x, x)) / c for x, c in zip(across, (a, b), strict=True)]
+    speed = math.sqrt((along[0] - along[1]) ** 2 + 2.0 * (squares[0] + squares[1]))
+    logarithm = cmath.log(complex(1.0 + t * sum(along), t * speed))
+    angle = logarithm.imag / speed if speed else 0.0
+    factors = []
+    for x, v, square, sign in ((G, across[0], squares[0], 1.0), (H, across[1], squares[1], -1.0)):
+        turn = cmath.exp(1j * math.sqrt(square) * angle)
+        sine = turn.imag / math.sqrt(square) if square else angle
+        growth = math.exp(0.5 * (logarithm.real + sign * (along[0] - along[1]) * angle))
+        factors.append(growth * (turn.real * x + sine * v))
+    return tuple(factors)
+
+
+@pytest.mark.parametrize("exponent", range(0, -17, -1))
+def test_no_geodesic_that_passes_the_end_accuses_a_right_program(exponent):
+    """However close: there a rounding of the inputs, which no program can undo, changes the way out."""
+    value = VALUES["geodesic_exact"]
+    for seed in range(10):
+        scene = given("mine", past_the_end(seed, 10.0**exponent), "mix", "float64")
+        arrays = [*scene.point, *scene.vectors["v"]]
+        in_long_doubles = cone_geodesic(*(x.astype(np.longdouble) for x in arrays), scene.t)
+        for parts in (tuple(x.astype(float) for x in in_long_doubles), polar_geodesic(*arrays, scene.t)):
+            (evidence,) = compare(scene, value, Answer(parts))
+            assert not evidence.is_failure, (seed, evidence.ratio)
+            if exponent >= -8:
+                (evidence,) = compare(scene, value, Answer((parts[0], 1.01 * parts[1])))
+                assert evidence.is_likely_wrong, "what no rounding explains is wrong still"
+
+
+def test_a_whole_check_of_geodesics_that_pass_the_end_is_green():
+    """Also where refgeo's own set-up draws them: radial velocities lead away from the end, or stay before it."""
+
+    def geodesic(metric, G, H, v_G, v_H, t, order):
+        return polar_geodesic(G, H, v_G, v_H, t)
+
+    points = {f"distance {exponent}": past_the_end(1, 10.0**exponent) for exponent in (0, -8, -15)}
+    report = rg.check(SimpleNamespace(geodesic=geodesic), checks=["geodesic_exact"], metrics=["mix"], points=points)
+    assert report.passed
+    features = (
+        Features((), 3, 2, 1, t=t, radial=1.0, speed=speed) for t in (-2.0, -0.75, 1.0) for speed in (None, 7.9)
+    )
+    for scene in (build(f, "mix", "float64") for f in features):
+        sizes = (
+            np.vdot(point, v) / np.vdot(point, point) for point, v in zip(scene.point, scene.vectors["v"], strict=True)
+        )
+        assert 1.0 + scene.t * sum(sizes) > 0.0
+
+
+@pytest.mark.parametrize("t", [1.0, 0.3])
+def test_a_law_accuses_no_retraction_where_it_must_jump(t):
+    """The best approximation of rank h jumps where singular values cross, at t = 1; elsewhere it does not."""
+    v_G, v_H = np.array([[-0.5], [1.0]]), np.array([[-0.5], [1.0]])
+    arrays = {"G": np.eye(2, 1), "H": np.eye(2, 1), "v_G": v_G, "v_H": v_H, "t": t}
+    scene = given("mine", arrays, "inv", "float64")
+
+    def retraction(call):
+        G, H, v_G, v_H = call.arrays
+        U, s, Vt = np.linalg.svd(G @ H.mT + call.extra[0] * (v_G @ H.mT + G @ v_H.mT))
+        return Answer((U[:, :1] * s[0], Vt[:1].mT))
+
+    def move(call):
+        """A rounding where the result jumps, and more elsewhere."""
+        return replace(call, arrays=[call.arrays[0], call.arrays[1] + (-1e-15 if t == 1.0 else 1e-3), *call.arrays[2:]])
+
+    evidence = laws.evaluate(scene, laws.RETRACTION, retraction, move)
+    (reproducibility,) = (e for e in evidence if e.law.startswith("the result depends on the contents"))
+    assert reproducibility.relative_error > 1e-4
+    assert reproducibility.is_failure == (t != 1.0)
