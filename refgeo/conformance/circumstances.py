@@ -252,12 +252,10 @@ def perturb(call: Call, rng: np.random.Generator | None = None) -> Call:
 
     All numbers become larger; with a random generator, each becomes larger or smaller.
     """
-
-    def change(x: Array) -> Array:
+    perturbed = {}
+    for x in call.arrays:
         signs = 1.0 if rng is None else rng.choice((-1.0, 1.0), x.shape)
-        return np.asarray(x * (1.0 + signs * np.finfo(x.dtype).eps ** 0.5), dtype=x.dtype)
-
-    perturbed = {id(x): change(x) for x in call.arrays}
+        perturbed[id(x)] = np.asarray(x * (1.0 + signs * np.finfo(x.dtype).eps ** 0.5), dtype=x.dtype)
     return replace(call, arrays=[perturbed[id(x)] for x in call.arrays])
 
 

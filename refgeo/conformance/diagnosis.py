@@ -14,7 +14,6 @@ fresh ones. Hypotheses are tried in this order, so that a cause is found before 
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
@@ -467,10 +466,7 @@ def _is_inherited(failed: FailedCheck, faulty: Sequence[str]) -> bool:
     fresh = [x.fresh(replace(x.features, draw=_FRESH_DRAW)) for x in failing[:_MAX_POINTS] if x.features is not None]
     if value.order is None and failing[0].metric not in PAIR_METRICS:
         return False
-    for raises_all in (
-        True,
-        False,
-    ):  # a Hessian may raise indices by its own gradient or not
+    for raises_all in (True, False):  # a Hessian may raise indices by its own gradient or not
         with np.errstate(all="ignore"), suppress(*INCONCLUSIVE):
             samples = (_sample(value, failed.backend, scene) for scene in [*failing, *fresh])
             composed = ((s, _compose(value, failed.backend, s.scene, faulty, raises_all)) for s in samples)
@@ -622,13 +618,8 @@ def _thin(items: Sequence[Any]) -> Sequence[Any]:
 def _contrast(failed: FailedCheck) -> tuple[Evidence, str]:
     """Find the most similar pair of a failing and a passing point: the error at the one, and the name of the other."""
     errors = {e.case: e for e in reversed(failed.plain_errors)}
-    failing = [scene for scene in failed.failing if scene.features and scene.name in errors]
+    failing = [scene for scene in failed.failing if scene.name in errors]
     passing = [scene for scene in failed.passing if scene.features and _reveals(failed, scene)]
-    if not (failing and passing):
-        return failed.plain_errors[0], ""
-    wrong, right = min(itertools.product(failing, passing), key=lambda pair: _distance(*pair))
-    return errors[wrong.name], right.name
-
-
-def _distance(x: Scene, y: Scene) -> float:
-    return x.features.distance(y.features) if x.features and y.features else math.inf
+    pairs = [(x.features.distance(y.features), errors[x.name], y.name)
+             for x in failing if x.features for y in passing if y.features]  # fmt: skip
+    return min(pairs, key=itemgetter(0), default=(0.0, failed.plain_errors[0], ""))[1:]

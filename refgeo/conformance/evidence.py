@@ -183,8 +183,8 @@ class ErrorUnits:
     attainable: Array
     decisive: npt.NDArray[np.bool_]
 
-    def enlarged(self, movement: Array) -> ErrorUnits:
-        """The units at a point where a right result moves by this much if the inputs change by a rounding.
+    def enlarged(self, movement: Array, size: Array | float = 1.0) -> ErrorUnits:
+        """The units where a right result of this size moves by so much if the inputs change by a rounding.
 
         Examples
         --------
@@ -192,10 +192,8 @@ class ErrorUnits:
         >>> units.enlarged(np.array(1e-9)).gram.item(), units.enlarged(np.array(0.5)).decisive.item()
         (1e-09, False)
         """
-        if not np.any(movement > self.gram):
-            return self
-        gram = np.maximum(self.gram, movement)
-        return replace(self, gram=gram, decisive=self.decisive & (WRONG_RATIO * gram <= 1.0))
+        is_stable = (movement <= self.gram) | (WRONG_RATIO * movement <= size)
+        return replace(self, gram=np.maximum(self.gram, movement), decisive=self.decisive & is_stable)
 
 
 def error_units(scene: Scene, value: Value, factor: float | None = None, roundoff_power: float = 1.0) -> ErrorUnits:
@@ -254,23 +252,22 @@ def adapt_units(scene: Scene, value: Value, units: ErrorUnits, in_question: npt.
     """
     scenes = [scene, *(scene.perturbed(scene.time(value), k) for k in range(N_PERTURBATIONS))]
 
-    def measure_movement(results: Sequence[Parts | None]) -> Array:
-        existing = [parts for parts in results if parts is not None]
-        if len(existing) < len(results):
-            return np.full(scene.shape, np.inf)
-        exact, *moved = existing
+    def measure(results: Sequence[Parts | None]) -> Array:
+        """Return the movement and the size of the exact result, relative to the scale."""
+        exact, *moved = [parts for parts in results if parts is not None] or [()]
+        if len(moved) < N_PERTURBATIONS:
+            return np.full((2, *scene.shape), np.inf)
         lengths = [scene.length(linear_combination((1.0, parts), (-1.0, exact))) for parts in moved]
-        return relative_to(
-            0.5 * np.max(lengths, axis=0), scene.size(value)
-        )  # a unit in the last place is two roundings
+        movement = 0.5 * np.max(lengths, axis=0)  # A unit in the last place is two roundings.
+        return np.array([relative_to(length, scene.size(value)) for length in (movement, scene.length(exact))])
 
-    movement = np.zeros(scene.shape)
+    measured = np.zeros((2, *scene.shape))
     with np.errstate(all="ignore"):
         if in_question.any():
-            movement = np.where(in_question, measure_movement([s.approximation(value) for s in scenes]), 0.0)
-        for block in map(tuple, np.argwhere(~(movement <= units.gram))):
-            movement[block] = measure_movement([s.midpoints(value, block) for s in scenes])[block]
-    return units.enlarged(movement)
+            measured = np.where(in_question, measure([s.approximation(value) for s in scenes]), 0.0)
+        for block in map(tuple, np.argwhere(~(measured[0] <= units.gram))):
+            measured[:, *block] = measure([s.midpoints(value, block) for s in scenes])[:, *block]
+    return units.enlarged(*measured)
 
 
 def result_is_expected(scene: Scene) -> npt.NDArray[np.bool_]:
@@ -322,13 +319,11 @@ def compare(scene: Scene, value: Value, answer: Answer, **fields: Any) -> list[E
         units = error_units(scene, value)
         in_question = units.decisive & ~(errors <= MAX_RATIO * units.gram) & ~np.isnan(errors)
         units = adapt_units(scene, value, units, in_question)
-    evidence = to_evidence(scene, units, errors, enclosed, **fields)
-    return [
-        replace(e, detail=describe_worst_entries(scene, value, answer, e))
-        if e.is_failure and e.event is Event.RESULT
-        else e
-        for e in evidence
-    ]
+    evidence = list(to_evidence(scene, units, errors, enclosed, **fields))
+    for i, e in enumerate(evidence):
+        if e.is_failure and e.event is Event.RESULT:
+            evidence[i] = replace(e, detail=describe_worst_entries(scene, value, answer, e))
+    return evidence
 
 
 def describe_worst_entries(scene: Scene, value: Value, answer: Answer, evidence: Evidence) -> str:

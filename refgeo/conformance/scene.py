@@ -168,7 +168,7 @@ class Scene:
         enclosures = self.enclosures(value, block)
         if enclosures is None:
             return None
-        parts = tuple(np.zeros((*self.shape, *enclosure.mid.shape)) for enclosure in enclosures)
+        parts = tuple(np.zeros((*self.shape, *x.mid.shape)) for x in enclosures)
         for part, enclosure in zip(parts, enclosures, strict=True):
             part[block] = enclosure.mid
         return parts

@@ -146,6 +146,9 @@ class Network:
         return float(2.0 * self.residual @ moved + moved @ moved)
 
 
+_DIAGONAL, _LARGE_DIAGONAL = ((6, 1.0), (10, 0.1), (4, 0.0), (6, 0.3)), ((40, 0.5), (25, 0.0))
+"""The lengths of diagonal networks, each with the distance of y from the network's outputs; the large ones are tested
+with the profile "full" alone."""
 _MOST_PRODUCTS, _TRIES = 700, 50
 """Entries of G Hᵀ of a wide network; and how often one is drawn."""
 _SMALLEST = 4
@@ -157,13 +160,7 @@ def networks(profile: str, seed: int, dtype: str = "float64") -> Iterator[Networ
     wider ones.
     """
     rounded = PRECISIONS[dtype].rounded
-    for d, distance in (
-        (6, 1.0),
-        (10, 0.1),
-        (4, 0.0),
-        (6, 0.3),
-        *(((40, 0.5), (25, 0.0)) if profile == "full" else ()),
-    ):
+    for d, distance in _DIAGONAL + _LARGE_DIAGONAL * (profile == "full"):
         name = f"net{d}/{distance:g}"
         rng = rng_of(seed, name)
         u, v = (rounded(rng.uniform(0.5, 2.0, d) * rng.choice([-1.0, 1.0], d)) for _ in range(2))
@@ -322,10 +319,7 @@ class Search:
 
     @cached_property
     def sensitivity(self) -> float:
-        """How far the increase of the loss moves if the step and the factors change by a rounding in a few ways.
-
-        It is infinite if the end of the geodesic exists for some of the changed inputs only.
-        """
+        """How far the increase of the loss moves if the step and the factors change by a rounding in a few ways."""
         rng, perturb = rng_of(0, f"{self.network.name} {self.rho}"), PRECISIONS[self.network.dtype].perturb
         moved = 0.0
         for _ in range(N_PERTURBATIONS):
@@ -351,7 +345,7 @@ class Search:
             lost = np.max(space.gauge.condition) ** VALUES["horizontal_projection"].loss(metric, 0.0)
             if vertical > rho * (tolerance + lost * roundoff):
                 return f"the step is not horizontal: its vertical part has length {vertical / rho:.2g} ρ"
-        if self.end is None and self.sensitivity == 0.0:
+        if self.end is None and replace(self, step=self.step * (1.0 - MAX_RATIO * roundoff)).end is None:
             return "the step leaves the domain of exact geodesics: along it, a number becomes 0 before t = 1"
         value, reached = self.value, self.reached
         slack = INTEGRATED if order == "exact" else TOLERANCE

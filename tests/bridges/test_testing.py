@@ -389,3 +389,20 @@ def test_what_is_not_provided_is_one_skipped_item(pytester):
     assert result.parseoutcomes()["skipped"] == 1
     result.stdout.fnmatch_lines(["*not provided: *inner_product*christoffel*"])
     assert result.parseoutcomes()["passed"] >= 2
+
+
+@pytest.mark.parametrize("exponent", [-3, -15])
+def test_assert_matches_is_undecided_where_a_rounding_of_the_arguments_decides(exponent):
+    """A geodesic of mix that passes the end of the manifold, at this distance."""
+    G, H = np.array([[1.0], [0.0]]), np.array([[1.0], [0.0]])
+    v_G, v_H = np.array([[-1.5], [10.0**exponent]]), np.array([[-1.5], [10.0**exponent]])
+    arguments = ("geodesic", "mix", G, H, v_G, v_H, 1.0, "exact")
+    wrong = np.array([[-1.0], [1.0]]), np.array([[1.0], [1.0]])
+    if exponent == -3:
+        right = rg.MixedMetric().at(rg.Pair(G, H)).geodesic(rg.Pair(v_G, v_H), 1.0, "exact")
+        rg.testing.assert_matches(right, *arguments)
+        with pytest.raises(AssertionError, match="does not match"):
+            rg.testing.assert_matches(wrong, *arguments)
+    else:
+        with pytest.raises(ValueError, match="rounding in float64 alone can cause an error of any size"):
+            rg.testing.assert_matches(wrong, *arguments)

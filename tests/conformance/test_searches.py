@@ -301,3 +301,19 @@ def test_a_routine_cannot_change_the_judges_data(few_problems):
 
     for row in judged(vandal).rows:
         assert all(abs(one.relative_error - 1.0) < 1e-9 for one in row.measurements), "it finds nothing"
+
+
+@pytest.mark.parametrize("share", [-0.5, -0.6])
+def test_a_step_whose_end_a_rounding_decides_is_no_lie(share):
+    """In mix, numbers g and h move as g·h does: with half of both lengths, g·h becomes 0 at t = 1 up to rounding."""
+    u, v = np.array([0.7]), np.array([1.3])
+    network = searches.Network.diagonal("mine", u, v, np.eye(1), np.array([5.0]))
+    steps = share * network.G, share * network.H
+    rho = 1.001 * searches._length("mix", network, rg.Pair(*steps))
+    loss = float((5.0 - 0.91) ** 2)
+    search = searches.Search.of("mix", "exact", network, rho, (25.0 - loss, *steps, 1))
+    complaint = search.complaint(np.inf)
+    if share == -0.5:
+        assert "leaves the domain" not in complaint
+    else:
+        assert "leaves the domain" in complaint

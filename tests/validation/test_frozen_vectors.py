@@ -185,6 +185,25 @@ def test_every_value_is_right_by_another_route(precision, results, tmp_path):
     assert not any(int(line[50:56]) or int(line[67:75]) for line in lines if line.startswith(kinds))  # wrong, missing
 
 
+def test_a_rounding_of_the_inputs_moves_no_value_by_what_the_grader_allows(cases):
+    """So none is ill-conditioned: the exact result for inputs that differ by ten roundings is right still."""
+    rng, compared = np.random.default_rng(0), 0
+
+    def perturb(x):
+        return (np.array(x) * (1.0 + 2.0**-52 * rng.choice((-1.0, 1.0), np.shape(x)))).tolist()
+
+    for name, case in cases.items():
+        results = solved(case)
+        for _ in range(3):
+            given = {key: perturb(x) if isinstance(x, (list, float)) else x for key, x in case["given"].items()}
+            moved = solved({**case, "given": given})
+            for key in results.keys() & {key for key, value in case["values"].items() if value["unit"]}:
+                allowed = 1000.0 * case["values"][key]["unit"]
+                assert np.max(np.abs(moved[key] - results[key])) / 2.0 < 0.1 * allowed, (name, key)
+                compared += 1
+    assert compared > 5000
+
+
 def test_a_wrong_array_is_found_and_named(results, tmp_path):
     wrong = results | {"mix-5x4x2": results["mix-5x4x2"] | {"christoffel_H": results["mix-5x4x2"]["christoffel_G"]}}
     wrong["network-rotary"] = wrong["network-rotary"] | {"loss": wrong["network-rotary"]["loss"] * (1 + 1e-6)}
