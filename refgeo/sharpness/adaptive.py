@@ -119,6 +119,10 @@ class _ScaledSteps(ParameterSpace):
         """The blocks that have an array that can move."""
         return list(dict.fromkeys(name[0] for name in super().moving_blocks))
 
+    def as_given(self, point: Any) -> Any:
+        """Return the parameters with these arrays."""
+        return self._arrays.assembled(point)
+
     def tangent_vector(self, x: Array) -> Any:
         """δ, of the type of the parameters."""
         return self._arrays.joined(super().tangent_vector(x))

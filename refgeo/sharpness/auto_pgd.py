@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy  # whose modules load where they are used
@@ -149,6 +150,8 @@ class Climb:
         The step size η that led there.
     residual : float
         See `Ball.residual`, at x.
+    probe : any
+        What `climb` was asked to find out from x and the gradient there, which is not kept.
     n_evaluations, n_rejected : int
         With those that looked for a start.
     negligible : bool
@@ -160,14 +163,16 @@ class Climb:
     values: Array
     steps: Array
     residual: float
+    probe: Any
     n_evaluations: int
     n_rejected: int
     negligible: bool = False
 
 
 def climb(
-    function: Function, ball: Ball, start: tuple[Array, float, Array], n_iter: int, watch: Watch, size: float = 0.0
-) -> Climb:
+    function: Function, ball: Ball, start: tuple[Array, float, Array], n_iter: int, watch: Watch, size: float = 0.0,
+    probe: Callable[[Array, Array], Any] = lambda x, gradient: None,
+) -> Climb:  # fmt: skip
     """Alg. 1 from a start, of which value and gradient are known. A step to where there is no value is undone: the
     search goes on from the best point, with half the step.
 
@@ -180,6 +185,8 @@ def climb(
     watch : callable
     size : float
         The first step size; 0 is the paper's, 2ρ.
+    probe : callable
+        ``probe(x, gradient)`` is called for the best point at the end.
 
     Examples
     --------
@@ -229,4 +236,5 @@ def climb(
     known = len(values) == 1 or np.isfinite(values[1:]).any()
     residual = ball.residual(best, best_gradient) if known else math.inf
     n_rejected = values.count(-math.inf)
-    return Climb(top, best, np.array(values), np.array(steps), residual, len(values) - 1, n_rejected, negligible)
+    counts = len(values) - 1, n_rejected, negligible
+    return Climb(top, best, np.array(values), np.array(steps), residual, probe(best, best_gradient), *counts)

@@ -1,9 +1,24 @@
-"""Compare a gradient with difference quotients of its loss, before anything is built on it."""
+"""Compare a gradient with difference quotients of its loss, before anything is built on it, and where a search led.
+
+**The error of a difference quotient.** Let D(s) = (f(s) − f(−s))/2s, and g(s) = |f(s) + f(−s) − 2f(0)|/s the gap
+between the two one-sided quotients. For two step sizes, s and s/4, the extrapolated slope is (16 D(s/4) − D(s))/15. Its
+error is at most
+
+    |D(s) − D(s/4)| + |4 g(s/4) − g(s)|/6 + 30 ν/s',    s' the smaller step, ν the noise of the loss.
+
+The first term bounds the truncation error of a smooth function, 15/16 c s², with much to spare. For a kink of size J at
+a distance xs, the error of the slope is J|1 − 4.2 x|/2 for x ≤ 1/4 and less beyond; the first two terms are 1.5 Jx and
+J|3 − 15x|/6, together no less. At x = 0, a kink at the point itself, D does not depend on the step, and the gap alone
+shows that one slope does not exist. The third term is that of rounding; see `NOISE_FACTOR`.
+
+A gradient is wrong along a direction if it differs from the slope by more than this error and `_MIN_ERROR`, for the two
+smallest pairs of step sizes that noise permits. If the error exceeds `MAX_UNCERTAINTY`, the comparison is undecided.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,39 +37,123 @@ from refgeo.sharpness.parameters import (
 )
 from refgeo.support.arguments import Array
 
-_GRADIENT_TOLERANCE = 0.1
-"""Disagreement of a difference quotient with the slope, relative, below which it confirms the gradient. Chosen.
-"""
-_RANDOM_DIRECTION_TOLERANCE = 0.03
-"""The same along a random direction, where a part that the gradient leaves out is one of many; chosen."""
-_CONVERGENCE_TOLERANCE = 0.3
-"""Largest difference of two successive quotients, and largest error by noise, relative to the disagreement with the
-gradient, for which the quotients count as the true slope; chosen.
-"""
-_ZERO_GRADIENT = "the loss changes, but the gradient is zero"
-_MAX_STEP_GROWTH = 10.0
-"""Factor by which a difference step may be longer where noise hides the slope; chosen."""
+_MIN_ERROR = 1e-3
+"""Error of a slope, relative to the length of the gradient's part along the direction, below which it is right; chosen.
+An error of 10⁻³ turns a direction by as much, which costs an ascent 5·10⁻⁷ of what it gains."""
+MAX_UNCERTAINTY = 0.1
+"""Uncertainty of a slope, in the same unit, above which it is undecided whether the gradient is right. An error of 0.1
+turns a direction by as much, which costs an ascent 1 − cos 0.1 = 0.5% of what it gains."""
+_STEP_RATIO, _N_STEPS, _MAX_STEPS = 4.0, 3, 10
+"""Ratio of successive difference steps, which the formulas of this module contain; their number if the gradient looks
+right, and if it looks wrong, as a loss may bend within all long steps; chosen."""
+_FIRST_STEP, _MAX_STEP = 1e-2, 0.1
+"""The first difference step, relative to the parameters, and the longest one, where noise hides the slope; chosen."""
 _DISPLACEMENT = 0.1
 """Distance from the parameters, relative to them, at which a gradient that is zero is evaluated again; chosen."""
-_N_STEPS = 9
-"""Number of difference steps, each a tenth of the one before; chosen."""
-_REPORTED_TOLERANCE = 1e-3
-"""Disagreement, relative, below which `check_gradient`, which returns it, tries no shorter step; chosen."""
 _MAX_NAMED_BLOCKS = 6
 """Number of blocks that an error names."""
+_ZERO_GRADIENT = "the loss changes, but the gradient is zero"
+
+
+class Comparison(NamedTuple):
+    """A gradient compared with the slope of its loss along a direction.
+
+    Attributes
+    ----------
+    error, uncertainty : float
+        How far the gradient is from the slope, and the error of the slope, both relative to `unit`.
+    unit : float
+        The slope that the gradient has along such a direction; 0 if it is zero.
+    is_wrong : bool
+    message : str
+        How the loss changes, compared with what the gradient says.
+    """
+
+    error: float
+    uncertainty: float
+    unit: float
+    is_wrong: bool
+    message: str = ""
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the slope is too uncertain to tell whether the gradient is right."""
+        return not self.is_wrong and not self.uncertainty <= MAX_UNCERTAINTY
+
+
+def compare_slope(
+    change: Callable[[float], float],
+    slope: float,
+    unit: float,
+    noise: float,
+    step: float,
+    max_step: float,
+    tolerance: float = _MIN_ERROR,
+    n_steps: int = _N_STEPS,
+) -> Comparison:
+    """Compare a slope that a gradient gives with difference quotients of the loss; see the text of this module.
+
+    Parameters
+    ----------
+    change : callable
+        ``change(s)`` is f(s) − f(0).
+    slope, unit : float
+        The slope, and the unit of errors.
+    noise : float
+        The noise of f.
+    step, max_step : float
+        The first step, and its bound: it is longer where noise hides the slope at the last one.
+    tolerance : float
+        The error up to which a gradient is right, in units.
+    n_steps : int
+        The number of step sizes after which a gradient that looks right is accepted.
+
+    Examples
+    --------
+    >>> compare_slope(lambda s: math.exp(s) - 1.0, 1.01, 1.0, 1e-16, 1e-2, 0.1).is_wrong
+    True
+    >>> compare_slope(lambda s: abs(s), 0.0, 1.0, 1e-16, 1e-2, 0.1).is_undecided
+    True
+    """
+    if unit == 0.0 or not math.isfinite(unit):
+        return Comparison(0.0, 0.0, 0.0, is_wrong=False)  # `_zero_gradients` examines this case
+    audible = _STEP_RATIO ** (_N_STEPS - 1) * NOISE_FACTOR * noise / (0.5 * MAX_UNCERTAINTY * unit)
+    step = max(step, min(audible, max_step))
+    quotients, gaps, comparisons = [], [], list[tuple[float, float, float]]()
+    for i in range(_MAX_STEPS):
+        rounding = NOISE_FACTOR * noise / (step * unit)
+        if comparisons and rounding > MAX_UNCERTAINTY * max(1.0, comparisons[-1][0]):
+            break  # from here on, noise hides the slope, and an error of this size
+        ahead, behind = change(step), change(-step)
+        quotients.append((ahead - behind) / (2.0 * step))
+        gaps.append(abs(ahead + behind) / step)
+        if i and all(map(math.isfinite, (*quotients[-2:], *gaps[-2:]))):
+            estimate = quotients[-1] + (quotients[-1] - quotients[-2]) / (_STEP_RATIO**2 - 1.0)
+            spread = abs(quotients[-2] - quotients[-1]) + abs(_STEP_RATIO * gaps[-1] - gaps[-2]) / 6.0
+            comparisons.append((abs(estimate - slope) / unit, spread / unit + rounding, estimate))
+            error, uncertainty, _ = comparisons[-1]
+            if error <= uncertainty + tolerance and (uncertainty <= tolerance or i + 1 >= n_steps):
+                break
+        step /= _STEP_RATIO
+    if not comparisons:
+        return Comparison(math.nan, math.inf, unit, is_wrong=False)
+    error, uncertainty, estimate = min(comparisons, key=lambda comparison: comparison[1])
+    is_wrong = len(comparisons) > 1 and all(error > unsure + tolerance for error, unsure, _ in comparisons[-2:])
+    ratio = f" {estimate / slope:.3g} times as much as the gradient says" if slope else ", but the gradient says 0"
+    return Comparison(error, uncertainty, unit, is_wrong, f"the loss changes{ratio}")
 
 
 def check_gradient(
     value_and_grad: LossAndGradient,
     params: Any,
     *,
-    tolerance: float = _GRADIENT_TOLERANCE,
+    tolerance: float = _MIN_ERROR,
     rng: np.random.Generator | int | None = 0,
 ) -> dict[str, float]:
     """Compare a gradient with differences of its loss, block by block.
 
-    Every block is moved alone, along its gradient and along a random direction. Steps get shorter until the difference
-    quotient agrees with the gradient, or has converged to another value.
+    Every block is moved alone, along its gradient and along a direction of random signs, by up to three step sizes. The
+    slope to which their difference quotients converge comes with an estimate of its error.
 
     Parameters
     ----------
@@ -62,7 +161,7 @@ def check_gradient(
         ``value_and_grad(params) -> (loss, grads)``.
     params : Pair, array or dict of these
     tolerance : float
-        Relative disagreement above which an error is raised.
+        Relative disagreement, beyond the estimated error of the slope, above which an error is raised.
     rng : numpy Generator, or a seed
         Source of the random directions.
 
@@ -70,7 +169,7 @@ def check_gradient(
     -------
     dict of str to float
         The relative disagreement of every block (of ``name.G`` and ``name.H`` for a pair); nan where it is undecided,
-        because rounding hides the slope along one of the two directions.
+        because rounding or a kink hides the slope along one of the two directions.
 
     Raises
     ------
@@ -106,28 +205,28 @@ def _check_blocks(
     of_arrays = arrays.value_and_grad(value_and_grad)
     repeated, gradients = of_arrays(arrays.given)
     refuse_chance(loss, repeated)
-    noise = measure_noise(value_and_grad, arrays)
+    noise = measure_noise(value_and_grad, arrays, loss)
     errors: dict[str, float] = {}
     zero = _zero_gradients(value_and_grad, arrays, gradients, noise)
     complaints = [f"{arrays.label(name)}: {_ZERO_GRADIENT}" for name in zero.wrong]
     for name, gradient in gradients.items():
-        given = arrays.given[name]
+        given, size = arrays.given[name], norm(gradient.ravel())
+        length = math.sqrt(given.size) * (float(np.sqrt(np.mean(given**2))) or 1.0) if given.size else 0.0
+        signs = generator.choice((-1.0, 1.0), given.shape) / math.sqrt(max(given.size, 1))
+        comparisons = []
+        for direction, unit in ((gradient / (size or 1.0), size), (signs, size / math.sqrt(max(given.size, 1)))):
 
-        def change(by: Array, name: Name = name, given: Array = given) -> float:
-            return of_arrays({name: given + by})[0] - loss
+            def change(s: float, name: Name = name, given: Array = given, direction: Array = direction) -> float:
+                return of_arrays({name: given + s * direction})[0] - loss
 
-        step = 1e-2 * (float(np.sqrt(np.mean(given**2))) or 1.0) * math.sqrt(given.size)
-        stop, longest = min(_REPORTED_TOLERANCE, tolerance), _MAX_STEP_GROWTH * step
-        comparisons = [
-            _disagreement(change, gradient, direction, noise, _GRADIENT_TOLERANCE, step, longest, stop)
-            for direction in (gradient, generator.standard_normal(given.shape))
-        ]
+            slope = float(np.vdot(gradient, direction))
+            steps = _FIRST_STEP * length, _MAX_STEP * length
+            comparisons.append(compare_slope(change, slope, unit, noise, *steps, tolerance))
         label = arrays.label(name)
-        decided = [comparison for comparison in comparisons if comparison is not None]
-        worst, message = max(decided, key=lambda comparison: comparison[0], default=(math.nan, ""))
-        errors[label] = worst if len(decided) == len(comparisons) or worst > tolerance else math.nan
-        if errors[label] > tolerance:
-            complaints.append(f"{label}: {message}")
+        worst = max(comparisons, key=lambda comparison: (comparison.is_wrong, comparison.error))
+        is_undecided = any(comparison.is_undecided for comparison in comparisons) or worst.unit == 0.0
+        errors[label] = math.nan if is_undecided and not worst.is_wrong else worst.error
+        complaints += [f"{label}: {worst.message}"] * worst.is_wrong
         if len(complaints) >= _MAX_NAMED_BLOCKS:
             break
     if complaints:
@@ -143,72 +242,25 @@ def _arrays_with_gradient(params: Any, grads: Any) -> Arrays:
     return Arrays(params, [block for block in parameters.blocks if block in given])
 
 
-def _disagreement(
-    change: Callable[[Array], float],
-    gradient: Array,
-    direction: Array,
-    noise: float,
-    tolerance: float,
-    step: float,
-    max_step: float,
-    stop_tolerance: float | None = None,
-) -> tuple[float, str] | None:
-    """Compare a gradient with difference quotients along a direction.
-
-    Parameters
-    ----------
-    change : callable
-        The change of the loss by a displacement.
-    gradient, direction : ndarray
-    noise : float
-        The noise of the loss.
-    tolerance : float
-        Relative disagreement that must be distinguished from noise.
-    step, max_step : float
-        Length of the first displacement, and its bound: it is longer where noise hides the slope at `step`.
-    stop_tolerance : float, optional
-        Relative disagreement below which no shorter step is tried; default: `tolerance`.
-
-    Returns
-    -------
-    (float, str) or None
-        The relative disagreement, and a message about it; None if it is undecided.
-    """
-    length, size = float(np.linalg.norm(direction)), float(np.linalg.norm(gradient))
-    if not 0.0 < length < math.inf or not math.isfinite(size):
-        return None
-    unit = direction / length
-    slope = float(np.vdot(gradient, unit))
-    scale = max(abs(slope), size / math.sqrt(gradient.size))
-    if scale == 0.0:
-        return 0.0, ""  # `_zero_gradients` examines this case
-
-    def along(s: float) -> float:
-        return change(s * unit)
-
-    # at this step, noise permits two successive quotients, whose agreement shows convergence
-    decisive_step = 10.0 * NOISE_FACTOR * noise / (_CONVERGENCE_TOLERANCE * tolerance * scale)
-    first_step = max(step, min(decisive_step, max_step))
-    quotient = _difference_quotient(along, slope, scale, noise, first_step, tolerance, stop_tolerance or tolerance)
-    if quotient is None:
-        return None
-    ratio = f" {quotient / slope:.3g} times as much as the gradient says" if slope else ", but the gradient says 0"
-    return abs(quotient - slope) / scale, f"the loss changes{ratio}"
-
-
 class LossNoise(NamedTuple):
-    """The noise of a loss before a search.
+    """The noise of a loss before a search, and what it hides.
 
     Attributes
     ----------
     level : float
         The error of the loss's values; nan if it was not measured.
     undecided : tuple of str
-        The directions along which this noise hides whether the gradient is right.
+        The directions along which noise or kinks hide whether the gradient is right.
+    hidden_slope : float
+        The slope that is hidden along these directions, in coordinates.
+    lengths : tuple of float
+        The displacements of the blocks along random signs (`ParameterSpace.equalise`).
     """
 
     level: float
-    undecided: tuple[str, ...]
+    undecided: tuple[str, ...] = ()
+    hidden_slope: float = 0.0
+    lengths: tuple[float, ...] = ()
 
 
 def verify_loss(
@@ -218,44 +270,111 @@ def verify_loss(
 
     The loss is the same in two calls. The gradient of a block is zero only where the loss does not change. Difference
     quotients agree with the gradient as far as the noise permits: along the gradient, which reveals a wrong factor, and
-    along a random direction, which reveals a part that is left out. The loss has the symmetries that the metric divides
-    out. The noise is measured unless it is given.
+    random signs, to which all blocks contribute alike, which reveals a wrong part. The loss has the symmetries that the
+    metric divides out. The noise is measured unless it is given.
     """
     arrays = Arrays(params, objective.space.moving_blocks or None)
-    repeated, gradients = arrays.value_and_grad(value_and_grad)(arrays.given)
+    of_arrays = arrays.value_and_grad(value_and_grad)
+    repeated, gradients = of_arrays(arrays.given)
     refuse_chance(objective.loss, repeated)
     if objective.is_flat:
-        return LossNoise(math.nan, ())
+        return LossNoise(math.nan)
     _refuse_zero_gradients(value_and_grad, arrays, gradients)
     del gradients  # they take as much memory as the parameters
     gradient, size = objective.gradient_at_origin, objective.space.size
 
-    def change(x: Array) -> float:
-        return objective(x)[0]
-
-    def random(seed: int) -> Array:
-        return objective.space.random_direction(np.random.default_rng(seed))
-
     def along(seed: int) -> Callable[[float], float]:
-        direction = random(seed)
+        direction = objective.space.random_direction(np.random.default_rng(seed))
         unit = size / (norm(direction) or 1.0)
-        return lambda t: objective.loss + objective((t * unit) * direction)[0]
+        return lambda t: objective.loss + (objective((t * unit) * direction)[0] if t else 0.0)
 
     if noise is None:
-        noise = least_noise(along) if random(0).any() else measure_noise(value_and_grad, arrays)
-    undecided = []
-    for name, tolerance in (("the gradient", _GRADIENT_TOLERANCE), ("a random direction", _RANDOM_DIRECTION_TOLERANCE)):
-        direction = gradient if name == "the gradient" else random(0)
-        comparison = _disagreement(change, gradient, direction, noise, tolerance, 0.1 * radius, 0.1 * size)
-        if comparison is None and direction.any():
-            undecided.append(name)
-        elif comparison is not None and comparison[0] > tolerance:
+        noise = least_noise(along) if objective.space.dim else measure_noise(value_and_grad, arrays, objective.loss)
+    step, longest = min(_FIRST_STEP * size, 0.1 * radius) if size else 0.1 * radius, _MAX_STEP * (size or radius)
+    comparisons = {}
+    lengths = objective.space.equalise(gradient)
+    for name in ("the gradient", "random signs"):
+        is_gradient = name == "the gradient"
+        x = gradient if is_gradient else objective.space.random_signs(lengths, 0)
+        x = x * (1.0 / (norm(x) or 1.0))
+        slope, unit = float(gradient @ x), norm(gradient if is_gradient else gradient * x)
+
+        def change(s: float, x: Array = x) -> float:
+            return objective(s * x)[0]
+
+        comparisons[name] = compare_slope(change, slope, unit, noise, step, longest)
+    for name, comparison in comparisons.items():
+        if comparison.is_wrong:
             check_gradient(value_and_grad, params)  # its error names the block
             # without a symmetry, differences along geodesics may differ from those of the loss
             check_symmetry(objective.space, value_and_grad, noise)
-            raise ValueError(f"value_and_grad: along {name}, {comparison[1]}; verify=False turns this check off")
+            raise ValueError(f"value_and_grad: along {name}, {comparison.message}; verify=False turns this check off")
     check_symmetry(objective.space, value_and_grad, noise)
-    return LossNoise(noise, tuple(undecided))
+    undecided = {name: comparison for name, comparison in comparisons.items() if comparison.is_undecided}
+    hidden = max((comparison.uncertainty for comparison in undecided.values()), default=0.0)
+    return LossNoise(noise, tuple(undecided), hidden * norm(gradient), lengths)
+
+
+class Slope(NamedTuple):
+    """The slope at a point that a gradient gives along a direction, and the unit of its error.
+
+    ``sign`` is that of the direction's random signs, for which the two parts of the slope do not cancel.
+    """
+
+    slope: float
+    unit: float
+    sign: float
+
+
+def find_slope(objective: Objective, lengths: Sequence[float], x: Array, gradient: Array) -> Slope:
+    """Find the slope at a point, along the ray to it plus random signs, which no error of a block escapes."""
+    signs = objective.space.random_signs(lengths, 1)
+    along_ray, along_signs = float(gradient @ x) / (norm(x) or 1.0), float(gradient @ signs)
+    sign = math.copysign(1.0, along_ray * along_signs)
+    return Slope(along_ray + sign * along_signs, math.hypot(along_ray, norm(gradient * signs)), sign)
+
+
+def verify_maximizer(
+    objective: Objective, loss: LossAndGradient, noise: LossNoise, x: Array, value: float, slope: Slope
+) -> None:
+    """Compare the gradient with differences at the maximizer, where a search has led, by four evaluations.
+
+    A gradient can be right at the parameters and wrong elsewhere: if it is computed from other weights than the loss.
+
+    Parameters
+    ----------
+    objective : Objective
+    loss : callable
+        The function that the caller has given.
+    noise : LossNoise
+    x : ndarray
+        The coordinates of the maximizer.
+    value : float
+        The objective there.
+    slope : Slope
+        What the gradient gives there (`find_slope`).
+    """
+    signs, length = slope.sign * objective.space.random_signs(noise.lengths, 1), norm(x)
+    step = _MAX_STEP * length / math.hypot(1.0, norm(signs))
+
+    def change(s: float) -> float:
+        return objective((1.0 + s / length) * x + s * signs)[0] - value
+
+    comparison = compare_slope(change, slope.slope, slope.unit, noise.level, step, step, n_steps=2)
+    if not comparison.is_wrong:
+        return
+    message = comparison.message
+    try:
+        check_gradient(loss, objective.given_point(x))
+        if objective.has_differenced_gradient:  # where the caller's gradient is right, ours may be inaccurate
+            return
+    except ValueError as error:
+        message = str(error).removeprefix("value_and_grad: ")
+    raise ValueError(
+        "value_and_grad: the gradient is right at the given parameters and wrong at the maximizer, where the search "
+        f"has led: {message}. Does the function keep state, change weights in place, run under autocast, or compute "
+        "activations again in the backward pass (checkpointing)? verify=False turns this check off"
+    )
 
 
 class ZeroGradients(NamedTuple):
@@ -284,7 +403,8 @@ def _zero_gradients(
     names = [name for name, gradient in gradients.items() if gradient.size and not gradient.any()]
     if not names:
         return zero
-    near, noise = _displace(arrays.given, 0), measure_noise(value_and_grad, arrays) if noise is None else noise
+    near = _displace(arrays.given, 0)
+    noise = measure_noise(value_and_grad, arrays, of_arrays(arrays.given)[0]) if noise is None else noise
     loss, gradients = of_arrays(near)
     for name in [name for name in names if name in gradients and not gradients[name].any()][:_MAX_NAMED_BLOCKS]:
         change = abs(of_arrays({**near, **_displace({name: near[name]}, 1)})[0] - loss)
@@ -321,20 +441,20 @@ def _displace(arrays: Mapping[Name, Array], seed: int) -> dict[Name, Array]:
     return {name: x + _DISPLACEMENT * direction[name] for name, x in arrays.items()}
 
 
-def measure_noise(value_and_grad: LossAndGradient, arrays: Arrays) -> float:
-    """Measure the noise of a loss, from seven or fourteen of its values along random lines.
+def measure_noise(value_and_grad: LossAndGradient, arrays: Arrays, loss: float) -> float:
+    """Measure the noise of a loss from its value at the parameters, and six or twelve others along random lines.
 
     Examples
     --------
     >>> single = lambda w: (float(np.float32(np.sum(np.sin(w)))), np.cos(w))
-    >>> 1e-8 < measure_noise(single, Arrays(np.ones(2))) < 1e-6
+    >>> 1e-8 < measure_noise(single, Arrays(np.ones(2)), single(np.ones(2))[0]) < 1e-6
     True
     """
     of_arrays = arrays.value_and_grad(value_and_grad)
 
     def along(seed: int) -> Callable[[float], float]:
         direction = _random_direction(arrays.given, seed)
-        return lambda t: of_arrays({name: x + t * direction[name] for name, x in arrays.given.items()})[0]
+        return lambda t: of_arrays({n: x + t * direction[n] for n, x in arrays.given.items()})[0] if t else loss
 
     return least_noise(along)
 
@@ -344,46 +464,3 @@ def verify_unchanged(objective: Objective) -> None:
     change, _ = objective(objective.origin)
     when = " before and after the search; does the function change the model"
     refuse_chance(objective.loss, objective.loss + change, when)
-
-
-def _difference_quotient(
-    change: Callable[[float], float],
-    slope: float,
-    scale: float,
-    noise: float,
-    step: float,
-    tolerance: float,
-    stop_tolerance: float,
-) -> float | None:
-    """Return the central difference quotient that agrees best with a slope, or the one to which quotients converge.
-
-    The first quotient within `stop_tolerance` of the slope is returned at once, else the best one within `tolerance`.
-    If there is none, it is the quotient of the shortest step that noise permits, provided that it has converged: the
-    step before gives the same, and so do the one-sided quotients, which differ where there are kinks within a step.
-    Tolerances are relative to `scale`.
-
-    Returns
-    -------
-    float or None
-        None if noise hides the slope, or if quotients do not converge.
-    """
-    quotients: list[float] = []
-    one_sided_gap = math.inf
-    for _ in range(_N_STEPS):
-        ahead, behind, uncertainty = change(step), change(-step), NOISE_FACTOR * noise / step
-        if math.isfinite(ahead) and math.isfinite(behind):
-            quotient = (ahead - behind) / (2.0 * step)
-            disagreement = abs(quotient - slope)
-            if uncertainty > max(_CONVERGENCE_TOLERANCE * tolerance * scale, _CONVERGENCE_TOLERANCE * disagreement):
-                break  # from here on, noise hides the disagreement
-            quotients.append(quotient)
-            one_sided_gap = abs(ahead + behind) / step
-            if disagreement <= stop_tolerance * scale:
-                return quotient
-        step *= 0.1
-    best = min(quotients, key=lambda quotient: abs(quotient - slope), default=None)
-    if best is None or abs(best - slope) <= tolerance * scale:
-        return best
-    last, disagreement = quotients[-1], abs(quotients[-1] - slope)
-    is_steady = len(quotients) > 1 and abs(last - quotients[-2]) <= _CONVERGENCE_TOLERANCE * disagreement
-    return last if is_steady and one_sided_gap <= disagreement else None

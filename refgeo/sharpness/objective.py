@@ -5,8 +5,9 @@ Outside the domain, where there is no geodesic or no finite loss, its value is �
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import Any
@@ -39,6 +40,10 @@ _TIMES = (0.1, 0.1)
 """Values of t in exp(tK) at which a metric is tested along its orbits; chosen. Short ones suffice, because a metric
 that changes along an orbit does so near the point, too.
 """
+
+
+_MIN_DISPLACEMENT = 0.01
+"""The smallest displacement of a block along random signs, relative to the largest one; chosen."""
 
 
 class ParameterSpace:
@@ -127,6 +132,10 @@ class ParameterSpace:
             return checked_gradient("", {"": grads}, self.tangent.point)
         return CheckedGradients(self.parameters.gradients(grads), self.points)
 
+    def as_given(self, point: Any) -> Any:
+        """Return a point as the caller's function takes it."""
+        return point
+
     def tangent_vector(self, x: Array) -> Any:
         """Return the tangent vector with coordinates x."""
         with self.one_thread():
@@ -143,6 +152,35 @@ class ParameterSpace:
     def random_direction(self, rng: np.random.Generator) -> Array:
         """Draw the coordinates of a horizontal direction, which are the same at every point of an orbit."""
         return self.horizontal(self.tangent.normal_coordinates(rng).reshape(-1).astype(self.dtype, copy=False))
+
+    @property
+    def slices(self) -> list[slice]:
+        """The coordinates of each block."""
+        return list(self.tangent.slices.values()) if isinstance(self.tangent, ProductTangentSpace) else [slice(None)]
+
+    def equalise(self, gradient: Array) -> tuple[float, ...]:
+        """Find a length of displacements for each block such that, along random signs, all blocks have equal slopes.
+
+        All slopes together are as large as along the gradient. Relative to its own size, no block is displaced by less
+        than `_MIN_DISPLACEMENT` times as much as another one.
+        """
+        sizes = (float(np.linalg.norm(space.norm(space.point))) or 1.0 for space in self.spaces.values())
+        lengths = [x / math.sqrt(max(len(gradient[s]), 1)) for x, s in zip(sizes, self.slices, strict=True)]
+        slopes = [length * norm(gradient[s]) for length, s in zip(lengths, self.slices, strict=True)]
+        least = min((slope for slope in slopes if slope > 0.0), default=0.0)
+        shares = [max(least / slope, _MIN_DISPLACEMENT) if slope else 1.0 for slope in slopes]
+        total = math.hypot(*(slope * share for slope, share in zip(slopes, shares, strict=True))) or 1.0
+        return tuple(length * share * norm(gradient) / total for length, share in zip(lengths, shares, strict=True))
+
+    def random_signs(self, lengths: Sequence[float], seed: int) -> Array:
+        """Draw a horizontal vector from random signs, times a length for each block.
+
+        With the lengths of `equalise`, a wrong block, row or head is visible in the slope along it.
+        """
+        x = np.random.default_rng(seed).choice(np.array([-1.0, 1.0], self.dtype), self.length)
+        for length, s in zip(lengths, self.slices, strict=True):
+            x[s] *= length
+        return self.horizontal(x)
 
     def bend(self, x: Array, power: int) -> float:
         """Return ‖½Γ(ξ, ξ)‖/‖ξ‖ᵖ, the largest of all blocks and heads."""
@@ -192,6 +230,26 @@ class Objective:
                 f"value_and_grad: expected a finite gradient at the given parameters; the loss is {loss:g}, but its "
                 "gradient has NaN or infinity"
             )
+
+    @property
+    def has_differenced_gradient(self) -> bool:
+        """Whether geodesics are exact: the gradient along them consists of differences, and is less accurate."""
+        return self._order == "exact"
+
+    def given_point(self, x: Array) -> Any:
+        """Return γ_ξ(1) as the caller's function takes it."""
+        return self.space.as_given(self.space.point(x, self._order))
+
+    @property
+    def has_exact_gradient(self) -> bool:
+        """Whether the gradient is that of the objective, and not the paper's."""
+        return self._order == self._gradient_order
+
+    def with_exact_gradient(self) -> Objective:
+        """The same objective, with its own gradient."""
+        exact = copy.copy(self)
+        exact._gradient_order = self._order
+        return exact
 
     @property
     def origin(self) -> Array:

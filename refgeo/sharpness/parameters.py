@@ -84,6 +84,10 @@ class Arrays:
         blocks = self._together(arrays)
         return blocks[ONLY] if self.parameters.single else blocks
 
+    def assembled(self, arrays: Mapping[Name, Array]) -> Any:
+        """Parameters as they came, with these arrays; those that are missing stay as they are."""
+        return self.parameters.assembled(self._together({**self.given, **arrays}))
+
     def gradients(self, grads: Any) -> dict[Name, Array]:
         """Somebody's gradients."""
         found, single = self.parameters.gradients(grads), self.parameters.single
@@ -96,9 +100,7 @@ class Arrays:
         """Somebody's function, of named arrays; those that are missing stay as they are."""
 
         def of_arrays(arrays: Mapping[Name, Array]) -> tuple[float, Any]:
-            blocks = self._together({**self.given, **arrays})
-            whole = self.parameters.assembled(blocks)
-            loss, grads = checked_evaluation(function(whole))
+            loss, grads = checked_evaluation(function(self.assembled(arrays)))
             return loss, self.gradients(grads) if math.isfinite(loss) else {}
 
         return of_arrays

@@ -171,8 +171,8 @@ class SharpnessResult:
             )
         if self.undecided_directions:
             advice.append(
-                f"it is undecided whether the gradient is right along {' and '.join(self.undecided_directions)}: the "
-                "noise of the loss hides its slope."
+                f"it is undecided whether the gradient is right along {' and '.join(self.undecided_directions)}: noise "
+                "or kinks of the loss hide its slope."
             )
         return advice
 

@@ -14,8 +14,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from refgeo.sharpness.auto_pgd import STATIONARY, TRIES, Ball, Climb, climb
-from refgeo.sharpness.gradient_check import LossNoise, verify_loss, verify_unchanged
-from refgeo.sharpness.noise import NOISE_FACTOR
+from refgeo.sharpness.gradient_check import (
+    LossNoise,
+    Slope,
+    find_slope,
+    verify_loss,
+    verify_maximizer,
+    verify_unchanged,
+)
 from refgeo.sharpness.objective import Objective
 from refgeo.sharpness.parameters import Calls, LossAndGradient, on_batch
 from refgeo.sharpness.result import Progress, SharpnessCurve, SharpnessResult
@@ -143,11 +149,11 @@ def search(
                     raise
                 failure = BatchError(f"batch {index}: {error}")
                 break
-            loss_noise = LossNoise(math.nan, ())
+            loss_noise = LossNoise(math.nan)
             if options.verify:
                 loss_noise = verify_loss(objective, max(ball.radius for ball in balls), loss, params, noise)
                 noise = loss_noise.level if math.isfinite(loss_noise.level) else None  # stands for later batches
-            search = _BatchSearch(objective, index, options, monitor, settings | options.settings, loss_noise)
+            search = _BatchSearch(objective, loss, index, options, monitor, settings | options.settings, loss_noise)
             by_batch.append(search.run(balls))
             if options.verify and not monitor.is_stopped:
                 verify_unchanged(objective)
@@ -239,6 +245,7 @@ class _BatchSearch:
     """The search for one batch: in one ball after the other, each from several starts."""
 
     objective: Objective
+    loss: LossAndGradient
     batch: int
     options: SearchOptions
     monitor: ProgressMonitor
@@ -270,6 +277,8 @@ class _BatchSearch:
                 self._climb_from_smaller_ball(balls[i], best, climbs)
             climbs.n_evaluations += 1 if best is None else 0  # the evaluation at θ
             best = climbs.climb
+            if self.options.verify and not self.monitor.is_stopped and best.value > 0.0:
+                self._verify(best)
             n_reached = sum(value >= best.value - _REACHED_TOLERANCE * abs(best.value) for value in values)
             results[i] = self._make_result(balls[i], climbs.with_all_counts, n_reached, residual)
         return dict(sorted(results.items()))
@@ -285,7 +294,7 @@ class _BatchSearch:
             gradient = objective.gradient_at_origin
             if gradient.any():
                 watch = partial(self.monitor.tell, self.batch, 0, ball.radius)
-                climbs.add(climb(objective, ball, (objective.origin, 0.0, gradient), n_iter, watch))
+                climbs.add(climb(objective, ball, (objective.origin, 0.0, gradient), n_iter, watch, probe=self._probe))
                 if not climbs.climb.negligible or self.monitor.is_stopped:
                     return climbs.climb
                 climbs.take_point()  # frees the memory of a climb that is discarded
@@ -328,7 +337,7 @@ class _BatchSearch:
         starts = [find_start(x)]
         n_iter = 0 if self.monitor.is_stopped else n_iter
         del x  # vectors are long, and `climb` must hold the only reference to its start
-        result = climb(objective, ball, starts.pop(), n_iter, watch, size)
+        result = climb(objective, ball, starts.pop(), n_iter, watch, size, self._probe)
         return replace(result, n_evaluations=result.n_evaluations + n_tried, n_rejected=result.n_rejected + n_rejected)
 
     def _continue_best(self, ball: Ball, climbs: _BestClimb) -> None:
@@ -350,6 +359,23 @@ class _BatchSearch:
         climbs.add(moved)
         if climbs.climb.value < smaller.value:  # then the smaller ball's maximizer itself is better
             climbs.add(self._climb(ball, 0, smaller.x, 0))
+
+    def _probe(self, x: Array, gradient: Array) -> Slope | None:
+        """Find what `verify_maximizer` needs of the gradient; the paper's is not that of the objective."""
+        if not self.options.verify or not self.loss_noise.lengths or not x.any():
+            return None
+        if not self.objective.has_exact_gradient:
+            return None
+        return find_slope(self.objective, self.loss_noise.lengths, x, gradient)
+
+    def _verify(self, best: Climb) -> None:
+        """Verify the gradient at the best point, where the paper's gradient has to be replaced by the exact one."""
+        slope, noise = best.probe, self.loss_noise
+        if slope is None and noise.lengths:
+            _, gradient = self.objective.with_exact_gradient()(best.x)
+            slope = find_slope(self.objective, noise.lengths, best.x, gradient)
+        if slope is not None:
+            verify_maximizer(self.objective, self.loss, noise, best.x, best.value, slope)
 
     def _make_result(self, ball: Ball, best: Climb, n_reached: int, residual_at_origin: float) -> SharpnessResult:
         """Make the result of a ball; it is zero, at the centre, if no point has a larger loss."""
@@ -378,9 +404,8 @@ class _BatchSearch:
         )
 
     def _is_hidden_slope_relevant(self, ball: Ball, value: float) -> bool:
-        """Whether a slope that noise hides, over a tenth of the length of θ, could change the value noticeably."""
-        hidden_slope = NOISE_FACTOR * self.loss_noise.level / (0.1 * (self.objective.space.size or 1.0))
-        return hidden_slope * ball.radius > _MAX_HIDDEN_SHARE * value
+        """Whether a slope that noise or a kink hides could change the value noticeably."""
+        return not self.loss_noise.hidden_slope * ball.radius <= _MAX_HIDDEN_SHARE * value
 
 
 def _mean_result(results: list[SharpnessResult]) -> SharpnessResult:

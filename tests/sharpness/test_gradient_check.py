@@ -225,7 +225,7 @@ def test_one_wrong_block_of_many_is_named():
     metric = rg.ProductMetric({name: rg.ElementwiseMetric() for name in params})
     with pytest.raises(ValueError, match=r"block 23: the loss changes 0\.333 times as much as the gradient says"):
         rg.worst_case_sharpness(wrong, params, metric, 0.1)
-    assert len(calls) < 400
+    assert len(calls) < 450
 
 
 @pytest.mark.parametrize("rho", [1e-4, 1e-3, 1e-2, 1e-1, 1.0])
@@ -384,3 +384,125 @@ def test_every_batch_is_verified(order, fault, point):
 
     with pytest.raises(ValueError, match=r"not that of the loss|the loss does not have"):
         rg.worst_case_sharpness(loss, point, rg.InvariantMetric(), 0.1, batches=order, n_restarts=1)
+
+
+# Sensitivity, and false alarms --------------------------------------------------------------------------------------
+
+
+def perceptron(seed, activation="tanh", dtype=np.float64, residual="square", noise=0.0, idle=False):
+    """A network of two layers with its loss and gradients, by hand; all in one precision, with noise in the loss."""
+    rng, chance = np.random.default_rng(seed), np.random.default_rng(seed + 1000)
+    sizes = {"a": (12, 8), "b": (10, 12), "c": (3, 10), "idle": (4,)}
+    params = {name: rng.standard_normal(size) / np.sqrt(size[-1]) for name, size in sizes.items()}
+    x, y = rng.standard_normal((20, 8)).astype(dtype), rng.standard_normal((20, 3)).astype(dtype)
+    if not idle:
+        del params["idle"]
+
+    def act(z):
+        if activation == "tanh":
+            return np.tanh(z), 1 - np.tanh(z) ** 2
+        return np.maximum(z, 0), (z > 0).astype(dtype)
+
+    def value_and_grad(p):
+        a, b, c = (p[name].astype(dtype) for name in "abc")
+        first, d_first = act(x @ a.T)
+        second, d_second = act(first @ b.T)
+        error = second @ c.T - y
+        if residual == "square":
+            value, slope = np.mean(error**2, dtype=dtype), 2 * error / error.size
+        else:  # hinge
+            value, slope = np.mean(np.maximum(1 - y * error, 0), dtype=dtype), -y * (y * error < 1) / error.size
+        back = (slope.astype(dtype) @ c) * d_second
+        grads = {"c": slope.T @ second, "b": back.T @ first, "a": ((back @ b) * d_first).T @ x}
+        grads |= {"idle": np.zeros(4)} if idle else {}
+        return float(value) * (1.0 + noise * chance.standard_normal()), {n: g.astype(float) for n, g in grads.items()}
+
+    return value_and_grad, params
+
+
+def spoil(kind, grads, params, rng):
+    """A gradient that is wrong by 1% everywhere, by 3% in a block, by a norm that is detached, by 10% in a row."""
+    name = "abc"[rng.integers(3)]
+    if kind == "everywhere":
+        return {n: 1.01 * g for n, g in grads.items()}
+    change = {
+        "block": 0.03 * grads[name],
+        "norm": params[name] * np.sum(params[name] * grads[name]) / np.sum(params[name] ** 2),
+        "row": 0.1 * grads[name] * (np.arange(len(params[name])) == rng.integers(len(params[name])))[:, None],
+    }[kind]
+    return {**grads, name: grads[name] + change}
+
+
+def searches_of(value_and_grad, params, rho=0.2, **settings):
+    metric = rg.ProductMetric(dict.fromkeys(params, rg.ElementwiseMetric()))
+    yield lambda: rg.worst_case_sharpness(value_and_grad, params, metric, rho, **settings)
+    yield lambda: rg.adaptive_sharpness(value_and_grad, params, rho, **settings)
+
+
+def is_refused(search):
+    try:
+        search()
+    except ValueError as error:
+        return "value_and_grad" in str(error)
+    return False
+
+
+def test_small_errors_of_a_gradient_are_seen():
+    """At least 90% of them: a row or a block can have next to no gradient."""
+    refused = []
+    for seed in range(12):
+        value_and_grad, params = perceptron(seed)
+        for kind in ("everywhere", "block", "norm", "row"):
+
+            def wrong(p, kind=kind, seed=seed, right=value_and_grad):
+                value, grads = right(p)
+                return value, spoil(kind, grads, p, np.random.default_rng(seed))
+
+            refused += [is_refused(search) for search in searches_of(wrong, params, n_restarts=1, n_iter=3)]
+    assert len(refused) == 96
+    assert np.mean(refused) >= 0.9, np.mean(refused)
+
+
+@pytest.mark.parametrize("kind", ["of the first point", "too long far away", "without a block far away"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_gradient_that_is_right_at_the_parameters_alone_is_refused(kind, seed):
+    value_and_grad, params = perceptron(seed)
+    flat = np.concatenate([x.ravel() for x in params.values()])
+    _, first = value_and_grad(params)
+
+    def wrong(p):
+        value, grads = value_and_grad(p)
+        is_near = np.linalg.norm(np.concatenate([x.ravel() for x in p.values()]) - flat) < 0.03 * np.linalg.norm(flat)
+        if kind == "of the first point":
+            return value, first if not is_near else grads
+        far = {"too long far away": {n: 1.2 * g for n, g in grads.items()},
+               "without a block far away": {**grads, "b": 0.0 * grads["b"]}}[kind]  # fmt: skip
+        return value, grads if is_near else far
+
+    for search in searches_of(wrong, params, rho=2.0, n_restarts=1):
+        with pytest.raises(ValueError, match="right at the given parameters and wrong at the maximizer"):
+            search()
+
+
+RIGHT = {
+    "tanh": {}, "relu": {"activation": "relu"}, "hinge": {"residual": "hinge"},
+    "relu and hinge": {"activation": "relu", "residual": "hinge"},
+    "float32": {"dtype": np.float32}, "relu in float32": {"activation": "relu", "dtype": np.float32},
+    "half precision": {"dtype": np.float16}, "relu and hinge in float32": {
+        "activation": "relu", "residual": "hinge", "dtype": np.float32,
+    },
+    "a block without gradient": {"idle": True},
+    **{f"noise {noise:g}": {"noise": noise} for noise in (1e-9, 1e-8, 1e-7, 1e-6)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", RIGHT)
+def test_no_right_gradient_is_refused(kind):
+    """208 losses: at kinks, in low precision, with noise."""
+    for seed in range(16):
+        value_and_grad, params = perceptron(seed, **RIGHT[kind])
+        moving = {name: x for name, x in params.items() if name != "idle"}
+        metric = rg.ProductMetric(dict.fromkeys(moving, rg.ElementwiseMetric()))
+        rg.worst_case_sharpness(value_and_grad, params, metric, 0.2, n_restarts=1, n_iter=4)
+        rg.adaptive_sharpness(value_and_grad, params, 0.2, names=list(moving), n_restarts=1, n_iter=4)
+        rg.check_gradient(value_and_grad, params)

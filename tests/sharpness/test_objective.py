@@ -232,8 +232,9 @@ def test_a_loss_may_keep_every_point_it_is_given(kind):
         return float(np.sum(np.sin(G @ H.mT))), {"w": (slope @ H, slope.mT @ G)}
 
     result = worst_case(loss, params, metric, 0.5)
-    # five evaluations verify the gradient, seven measure noise, one that the loss has not changed, five a symmetry
-    assert len(kept) == 21 + 13 + 5 * (kind == "pairs")
+    # one evaluation gives the gradient again, six measure noise, eight to twelve verify the gradient, four to six do so
+    # at the maximizer, one finds that the loss has not changed, five test a symmetry
+    assert 20 <= len(kept) - 21 - 5 * (kind == "pairs") <= 26
     for views, copies in kept:
         assert all(np.array_equal(view, copy) for view, copy in zip(views, copies, strict=True))
     assert np.isfinite(result.value)
