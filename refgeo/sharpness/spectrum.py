@@ -12,6 +12,7 @@ critical point its largest eigenvalue is sharpness for small balls: max L − L(
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -21,6 +22,7 @@ import numpy.typing as npt
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from refgeo.geometry.tangent_space import Metric
+from refgeo.sharpness.gradient_check import compare_slope
 from refgeo.sharpness.noise import FINE_STEP, noise_along
 from refgeo.sharpness.objective import Objective, ParameterSpace, check_symmetry
 from refgeo.sharpness.parameters import Calls, LossAndGradient, checked_evaluation
@@ -58,7 +60,8 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
         measured: as long for float32 as it has to be.
     verify : bool
         Whether the loss is evaluated at θ and where random elements of the groups that the metric divides out carry θ:
-        an error says which symmetry it does not have, or that this is undecided.
+        an error says which symmetry it does not have, or that this is undecided. The first product of a
+        Hessian-vector product is compared with differences of the gradient, which takes 11 gradients or more.
 
     Attributes
     ----------
@@ -96,7 +99,7 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
             self._objective = Objective(value_and_grad, self._space, 2, 2)
             if verify and not self._objective.is_flat:  # which has every symmetry
                 check_symmetry(self._space, value_and_grad)
-        self._product = hessian_vector_product
+        self._product, self._verifies = hessian_vector_product, verify and hessian_vector_product is not None
         self.gradient: Array = self._objective.gradient_at_origin
         n = self._space.length
         super().__init__(np.dtype(np.float64), (n, n))
@@ -186,7 +189,39 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
         w, tangent = space.gradients(self._product(space.parameters.given, v)), space.tangent
         with one_thread(len(x)):
             product = tangent.riemannian_hessian(self._egrad, w, tangent.from_coordinates(space.coordinates(x)))
-            return tangent.to_coordinates(product).reshape(-1)
+            product = tangent.to_coordinates(product).reshape(-1)
+        if self._verifies:
+            self._verifies = False
+            self._verify_product(x, product)
+        return np.asarray(product)
+
+    def _verify_product(self, x: Array, product: Array) -> None:
+        """Compare a product with differences of the gradient, and raise an error if it is wrong.
+
+        The part of the product along itself and random signs is compared, so that an error of a part is visible.
+        """
+        length, size = float(np.linalg.norm(x)), float(np.linalg.norm(product))
+        if length == 0.0 or size == 0.0:
+            return
+        x, product = x / length, product / length
+        signs = np.random.default_rng(0).choice((-1.0, 1.0), len(x))
+        y = product * (length / size) + math.copysign(1.0, float(signs @ product)) * signs
+        with self._calls:
+
+            def slope(s: float) -> float:
+                value, gradient = self._objective(s * x)
+                return float((gradient - self.gradient) @ y) if np.isfinite(value) else math.nan
+
+            scale = self._space.size or 1.0
+            noise = noise_along(lambda t: slope(t * scale), FINE_STEP)
+            steps = 1e-2 * scale, _LONGEST * scale
+            comparison = compare_slope(slope, float(product @ y), 2.0**0.5 * size / length, noise, *steps)
+        if comparison.is_wrong:
+            raise ValueError(
+                "hessian_vector_product: the first product is not what differences of the gradient give: they differ "
+                f"by {comparison.error:.2g} of its length. Is it the product with the Euclidean Hessian? "
+                "verify=False turns this check off"
+            )
 
     def _adjoint(self) -> RiemannianHessian:
         return self

@@ -389,3 +389,32 @@ def test_residuals_contain_what_differences_do_to_sharp_directions(frequency, dt
     for products in (30, 60):
         found = spectrum.trace(hessian, products)
         assert abs(found.value - np.trace(exact)) < 4.0 * found.standard_error
+
+
+@pytest.mark.parametrize("kind", ["right", "relu", "float32", "twice", "one row", "gradient"])
+def test_a_wrong_hessian_vector_product_is_refused(kind):
+    rng = np.random.default_rng(0)
+    A, w = rng.standard_normal((40, 8)), rng.standard_normal(8)
+
+    def value_and_grad(p):
+        z = A @ p
+        if kind == "relu":
+            return 0.5 * float(np.mean(np.maximum(z, 0.0) ** 2)), A.T @ np.maximum(z, 0.0) / 40
+        gradient = A.T @ z**3 / 40
+        return 0.25 * float(np.mean(z**4)), gradient.astype(np.float32).astype(float) if kind == "float32" else gradient
+
+    def product(p, v):
+        curvature = (A @ p > 0.0) if kind == "relu" else 3.0 * (A @ p) ** 2
+        result = A.T @ (curvature * (A @ v)) / 40
+        if kind == "one row":
+            return result * np.where(np.arange(8) == 3, 1.1, 1.0)
+        return {"twice": 2.0 * result, "gradient": value_and_grad(p)[1]}.get(kind, result)
+
+    hessian = rg.spectrum.RiemannianHessian(value_and_grad, w, rg.EuclideanMetric(), product)
+    if kind in ("right", "relu", "float32"):
+        assert np.allclose(hessian @ np.ones(8), product(w, np.ones(8)))
+    else:
+        with pytest.raises(ValueError, match="hessian_vector_product: the first product"):
+            hessian @ np.ones(8)
+        unverified = rg.spectrum.RiemannianHessian(value_and_grad, w, rg.EuclideanMetric(), product, verify=False)
+        assert np.isfinite(unverified @ np.ones(8)).all()
