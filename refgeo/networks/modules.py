@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from refgeo.geometry.blocks import names_of
 
 if TYPE_CHECKING:
     from refgeo.networks import Network
@@ -31,7 +33,7 @@ def torch_value_and_grad(
     ----------
     module : torch.nn.Module
         Copied for every thread and put into evaluation mode; your own stays as it is. Parameters are shared with the
-        copies where their dtype and device are those asked for.
+        copies where their dtype and device are those asked for, and the mode does not change them.
     network : Network
         Of the module's parameters: ``refgeo.networks.read(module, layout)``.
     loss : callable
@@ -42,7 +44,7 @@ def torch_value_and_grad(
     dtype : dtype
         Of the module and its parameters.
     device : str
-        Where it runs.
+        Where it runs: ``"cpu"``, ``"cuda"``, ``"cuda:0"``, ``"mps"``, ...
 
     Returns
     -------
@@ -52,8 +54,10 @@ def torch_value_and_grad(
     Raises
     ------
     ValueError
-        Two tensors of the network are one parameter of the module (tied weights), or one that is to move is a buffer.
-        When it is called: the loss is no tensor of one number with a gradient, or it uses the module's own parameters.
+        Two tensors of the network are one parameter of the module (tied weights), one that is to move is a buffer, or
+        a constant of the network has other numbers than the module's buffer. The dtype or device is not available.
+        When it is called: the loss is no tensor of one number with a gradient, it uses the module's own parameters, or
+        the module itself has another loss, which is computed once, with other weights.
     TypeError
         The module cannot be copied; the message says which part of it.
     """
@@ -63,60 +67,147 @@ def torch_value_and_grad(
 
     if isinstance(module, torch.jit.ScriptModule):
         raise TypeError("module: expected a module of Python, got TorchScript, whose parameters cannot be exchanged")
-    own = threading.local()  # functional_call exchanges the module's parameters: a module for every thread
+    own = threading.local()  # a module for every thread, as its parameters are exchanged
     fixed = network.blocks.keys() - moving(network.blocks, frozen)
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     _refuse_strange(network.shapes.keys() - fixed - parameters)
     _refuse_tied(module, network)
-    precision = getattr(torch, np.dtype(dtype).name)
-
+    _refuse_other_buffers(module, network)
+    precision = _precision(dtype)
+    _refuse_device(device)
     one_at_a_time = threading.Lock()  # whether a loss uses the module itself is asked of its own parameters
+
+    def tensors_of(blocks: Mapping[str, Any]) -> dict[str, Any]:
+        """The tensors that move, which share no memory with the blocks."""
+        return {
+            name: torch.tensor(array, device=device)
+            for name, array in network.state_dict(blocks, dtype, without=fixed).items()
+            if name in network.shapes
+        }
+
+    def verify(blocks: Mapping[str, Any], batch: tuple[Any, ...]) -> None:
+        """Compare the loss with that of a copy of the module that has loaded other weights as a module does."""
+        moved = {name: (1.01 * tensor).requires_grad_() for name, tensor in tensors_of(blocks).items()}
+        loaded = _convert(_copy(module), precision, device)
+        loaded.load_state_dict(moved, strict=False)
+        expected = float(loss(loaded.eval(), *batch))
+        value, repeated = (
+            _with_parameters(own.module, moved, parameters, lambda copy: float(loss(copy, *batch))) for _ in range(2)
+        )
+        unit = _REPEATS * max(abs(value), abs(expected))
+        if abs(value - expected) > unit >= abs(value - repeated):  # a search says if the loss is not the same twice
+            raise ValueError(
+                f"module: if it loads other weights, its loss in evaluation mode is {expected:.8g}, but {value:.8g} if "
+                "its parameters are exchanged. Does it merge, swap or keep weights in train() or eval()? Give a module "
+                "whose parameters are the weights that it uses, such as a merged one"
+            )
 
     def value_and_grad(blocks: Mapping[str, Any], *batch: Any) -> tuple[float, Mapping[str, Any]]:
         with torch.inference_mode(False), torch.enable_grad():
-            if not hasattr(own, "module"):
-                own.module, own.asked = _copied(module, precision, device), set()
+            is_first = not hasattr(own, "module")
+            if is_first:
+                own.module, own.asked = _evaluated(module, precision, device), set()
             this = tuple(map(id, batch))
             is_new = this not in own.asked  # of every batch once: a loss may do something else with another
             own.asked.add(this)
-            tensors = {
-                name: torch.from_numpy(array).to(device).requires_grad_()
-                for name, array in network.state_dict(blocks, dtype, without=fixed).items()
-                if name in network.shapes
-            }
-            named = {name: tensor for name, tensor in tensors.items() if name in parameters}
+            tensors = {name: tensor.requires_grad_() for name, tensor in tensors_of(blocks).items()}
+            originals = [p for n, p in module.named_parameters() if n in tensors] if is_new else []
 
-            def call(*x: Any, **kw: Any) -> Any:
-                return torch.func.functional_call(own.module, named, x, kw)
+            def evaluate(copy: Any) -> tuple[Any, Any]:
+                """Loss and gradients while the parameters are exchanged: activations may be computed again."""
+                value = _checked_loss(lambda: loss(copy, *batch), originals)
+                return value.item(), _gradients(value, list(tensors.values()), module)
 
-            originals = [p for n, p in module.named_parameters() if n in named] if is_new else []
             with one_at_a_time if is_new else nullcontext():
-                value = _checked_loss(lambda: loss(call, *batch), originals)
-            grads = torch.autograd.grad(value, list(tensors.values()), materialize_grads=True)
-        return value.item(), network.blocks_of({n: g.cpu().numpy() for n, g in zip(tensors, grads, strict=True)})
+                value, grads = _with_parameters(own.module, tensors, parameters, evaluate)
+            torch.clear_autocast_cache()  # of weights that are exchanged again
+            if is_first:
+                verify(blocks, batch)
+        return value, network.blocks_of({n: g.cpu().numpy() for n, g in zip(tensors, grads, strict=True)})
 
     return value_and_grad
 
 
-def _copied(module: Any, precision: Any, device: str) -> Any:
-    """In evaluation mode, with numbers of this precision, complex ones of the complex precision; what is as it should
-    be already is shared, as those that do not move, for one.
+_REPEATS = 1e-5
+"""Relative difference of two losses that are computed alike; chosen."""
+
+
+def _with_parameters(module: Any, tensors: Mapping[str, Any], names: Set[str], evaluate: Callable[[Any], Any]) -> Any:
+    """Evaluate a function of a module while it has these parameters, also in a backward pass within the function."""
+    import torch
+
+    class Within(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self) -> Any:
+            return evaluate(self.module)
+
+    named = {f"module.{name}": tensor for name, tensor in tensors.items() if name in names}
+    return torch.func.functional_call(Within(), named, ())
+
+
+def _gradients(value: Any, tensors: list[Any], module: Any) -> Sequence[Any]:
+    """Differentiate a loss; the module's own gradients stay as they are.
+
+    Reentrant checkpointing runs a backward pass of its own, which gives gradients to tensors alone.
     """
     import torch
 
-    as_they_are = all(p.dtype == precision and p.device == torch.device(device) for p in module.parameters())
-    shared = {id(p): p for p in module.parameters()} if as_they_are else {}
+    nodes, seen = [value.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() != "CheckpointFunctionBackward":
+            seen.add(node)
+            nodes += [following for following, _ in node.next_functions]
+            continue
+        own = [(p, p.grad) for p in module.parameters()]
+        value.backward()
+        for p, gradient in own:
+            p.grad = gradient
+        return [torch.zeros_like(t) if t.grad is None else t.grad for t in tensors]
+    return torch.autograd.grad(value, tensors, materialize_grads=True)
+
+
+def _evaluated(module: Any, precision: Any, device: str) -> Any:
+    """A copy in evaluation mode, with numbers of this precision, complex ones of the complex precision.
+
+    Parameters that this leaves as they are become the module's own, as those that do not move, for example.
+    """
+    import torch
+
+    copied = _convert(_copy(module).eval(), precision, device)
+    for part, original in zip(copied.modules(), module.modules(), strict=True):
+        for name, p in original._parameters.items():
+            mine = part._parameters.get(name)
+            is_same = p is not None and mine is not None and mine.dtype == p.dtype and mine.device == p.device
+            if is_same and torch.equal(mine, p):
+                part._parameters[name] = p
+    return copied
+
+
+def _convert(module: Any, precision: Any, device: str) -> Any:
+    """Convert a module's numbers to this precision, complex ones to the complex precision, on this device."""
+    import torch
+
     complex_precision = torch.complex128 if precision == torch.float64 else torch.complex64
 
     def converted(tensor: Any) -> Any:
         kind = precision if tensor.is_floating_point() else complex_precision if tensor.is_complex() else None
         return tensor.to(device, kind)
 
+    return module._apply(converted)
+
+
+def _copy(module: Any) -> Any:
+    """Copy a module, or raise an error that names what cannot be copied."""
     try:
-        copied = copy.deepcopy(module, dict(shared))
+        return copy.deepcopy(module)
     except Exception as error:
-        raise TypeError(f"module: it is copied for every thread, but {_obstacle(module, shared, error)}") from error
-    return copied.eval()._apply(converted)
+        raise TypeError(f"module: it is copied for every thread, but {_obstacle(module, {}, error)}") from error
 
 
 def _obstacle(module: Any, shared: dict[int, Any], error: Exception) -> str:
@@ -194,3 +285,50 @@ def _refuse_tied(module: Any, network: Network) -> None:
                 f"network: {other!r} and {name!r} are the same parameter of the module (tied weights); read "
                 f"the network from a state dict without {name!r}"
             )
+
+
+def _refuse_other_buffers(module: Any, network: Network) -> None:
+    """Raise an error if a constant of the network, such as a running mean, differs from the module's buffer."""
+    import torch
+
+    state, other = module.state_dict(), []
+    for name, constant in network.constants.items():
+        if name in state and state[name].is_floating_point():
+            mine = state[name].detach().cpu().float()
+            given = torch.tensor(np.asarray(constant, dtype=np.float32))
+            if mine.shape != given.shape or not torch.allclose(mine, given, rtol=2.0**-7, equal_nan=True):
+                other.append(name)
+    if other:
+        raise ValueError(
+            f"network: {names_of(other)} differ from the module's buffers, which the loss uses; load the file into the "
+            "module first (module.load_state_dict), or read the network from the module"
+        )
+
+
+def _precision(dtype: npt.DTypeLike) -> Any:
+    """The floating-point type of PyTorch."""
+    import torch
+
+    try:
+        name = np.dtype(dtype).name
+    except TypeError:
+        name = str(dtype)
+    if name not in _PRECISIONS:
+        raise ValueError(f"dtype: expected one of {', '.join(_PRECISIONS)}, got {dtype!r}")
+    return getattr(torch, name)
+
+
+_PRECISIONS = ("float64", "float32", "float16")
+
+
+def _refuse_device(device: str) -> None:
+    """Raise an error unless a tensor can be made on a device."""
+    import torch
+
+    try:
+        torch.empty(1, device=device).cpu()
+    except (RuntimeError, AssertionError, TypeError) as error:
+        kinds = {"cuda": torch.cuda, "mps": torch.backends.mps, "xpu": torch.xpu}
+        available = ["cpu", *(name for name, kind in kinds.items() if kind.is_available())]
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device: expected {' or '.join(available)}, got {device!r}: {reason}") from error
