@@ -51,4 +51,4 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__getattr__, __dir__, __all__ = deferred(__name__, __file__)
+__getattr__, __dir__, __all__ = deferred(__name__)

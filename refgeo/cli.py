@@ -20,7 +20,15 @@ from refgeo.support import progress
 from refgeo.support.console import printable, show
 from refgeo.support.errors import Interrupted, RefereeError
 from refgeo.support.extras import require
-from refgeo.support.files import is_stream, origin, place_of, refuse_unwritable, strict_json, write_whole
+from refgeo.support.files import (
+    is_stream,
+    origin,
+    place_of,
+    refuse_unwritable,
+    strict_json,
+    write_text,
+    write_whole,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from refgeo.conformance import Report
@@ -65,6 +73,20 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, OSError, RefereeError) as error:
         print(f"refgeo: {printable(_as_option(str(error), options))}", file=sys.stderr)
         return FAILED if isinstance(error, RefereeError) else USAGE
+    except ImportError as error:  # not of a backend, which has a process of its own
+        print(f"refgeo: {printable(_describe_broken_import(error))}", file=sys.stderr)
+        return USAGE
+
+
+def _describe_broken_import(error: ImportError) -> str:
+    """Name the package that cannot be imported, and the reason."""
+    names, traceback = [(error.name or "a package").partition(".")[0]], error.__traceback__
+    while traceback is not None:
+        names.append(str(traceback.tb_frame.f_globals.get("__name__")).partition(".")[0])
+        traceback = traceback.tb_next
+    broken = [name for name in names[1:] if name not in ("refgeo", "__main__", *sys.stdlib_module_names)]
+    package = broken[0] if broken else names[0]
+    return f"importing {package}, which refgeo needs, failed: {error}; install {package} again"
 
 
 def _refuse_to_overwrite(options: argparse.Namespace) -> None:
@@ -248,7 +270,9 @@ def _point_options(dtypes: Sequence[str], metrics: str) -> argparse.ArgumentPars
     return parser
 
 
-_POINT_ARGUMENTS = ("metrics", "dtype", "profile", "seed", "relaxation", "cases", "checkpoint", "layout", "heads")
+_POINT_ARGUMENTS = (
+    "metrics", "dtype", "profile", "seed", "relaxation", "cases", "checkpoint", "layout", "heads", "key_value_heads",
+)  # fmt: skip
 """The names of these options in a namespace."""
 
 
@@ -258,6 +282,9 @@ def _add_checkpoint(parser: argparse.ArgumentParser, purpose: str = "the network
                         help=f"{purpose}a safetensors file, or a folder that contains one")  # fmt: skip
     parser.add_argument("--layout", required=required, help=f"how the network uses its weights: {LAYOUTS}")
     parser.add_argument("--heads", type=int, help="number of attention heads (default: the number in config.json)")
+    parser.add_argument(
+        "--key-value-heads", type=int, help="number of key and value heads, if several queries share one"
+    )
 
 
 def _output_options() -> argparse.ArgumentParser:
@@ -391,7 +418,10 @@ def _write_outputs(outputs: Mapping[str, tuple[Path, Callable[[], str | bytes]]]
     for name, (file, make_content) in outputs.items():
         try:
             content = make_content()
-            write_whole(file, content if isinstance(content, bytes) else content.encode())
+            if isinstance(content, bytes):
+                write_whole(file, content)
+            else:
+                write_text(file, content)
         except OSError as error:
             failures.append(f"--{name}: " + f"{file}: " * (file.name not in str(error)) + str(error))
     yield
@@ -430,9 +460,9 @@ def _deliver(report: Report, outputs: Mapping[str, Path], verbose: bool, strict:
 
 def _point_arguments(options: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `_point_options` as keyword arguments."""
-    for name in ("layout", "heads"):
+    for name in ("layout", "heads", "key_value_heads"):
         if getattr(options, name) is not None and options.checkpoint is None:
-            raise ValueError(f"--{name}: expected --checkpoint PATH together with this option")
+            raise ValueError(f"{name}: expected --checkpoint PATH together with this option")
     if options.checkpoint is not None:
         options.checkpoint = options.checkpoint.absolute()  # not resolved, because config.json lies beside the link
     return {name: getattr(options, name) for name in _POINT_ARGUMENTS} | {"metrics": options.metrics or ("inv", "mix")}
@@ -501,7 +531,7 @@ def _inspect(options: argparse.Namespace) -> int:
 
     if options.plot is not None:
         _refuse_unknown_format(options.plot)
-    network = networks.read(options.checkpoint, options.layout, options.heads)
+    network = networks.read(options.checkpoint, options.layout, options.heads, options.key_value_heads)
     if options.verify and not _verify_symmetries(options, network):
         return FAILED
     summary = network.summary()

@@ -28,9 +28,9 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.geometry.pair import Pair
+from refgeo.geometry.pair import Pair, as_pair
 from refgeo.geometry.pair_metrics import InvariantMetric
-from refgeo.support.arguments import Array
+from refgeo.support.arguments import Array, integer
 from refgeo.support.extras import require
 
 require("refgeo.strategies", "strategies", "hypothesis")
@@ -40,7 +40,7 @@ from hypothesis.extra import numpy as hnp  # noqa: E402
 __all__ = ["covectors", "group_elements", "pairs", "shapes", "tangent_vectors"]
 
 Strategy = st.SearchStrategy
-_MANY = 256
+_MANY = 64
 """Entries that are not drawn one by one."""
 Range = float | tuple[float, float]
 Shape = tuple[tuple[int, ...], int, int, int]
@@ -68,6 +68,9 @@ def shapes(max_h: int = 4, max_extra: int = 4, max_batch: int = 2) -> Strategy[S
     >>> find(shapes(), lambda shape: shape[1] != shape[2] and shape[3] > 1)
     ((), 2, 3, 2)
     """
+    integer("max_h", max_h, least=1)
+    integer("max_extra", max_extra, least=0)
+    integer("max_batch", max_batch, least=0)
 
     def shape(h: int, extra_n: int, extra_m: int, batch: list[int]) -> Shape:
         return tuple(batch), h + extra_n, h + extra_m, h
@@ -103,7 +106,12 @@ def pairs(draw: Any, shape: Shape | None = None, *, condition: Range = (1.0, 10.
      [0.   0.25]
      [0.   0.  ]]
     """
-    batch, n, m, h = draw(shapes()) if shape is None else shape
+    try:
+        batch, n, m, h = draw(shapes()) if shape is None else shape
+    except (TypeError, ValueError):
+        raise ValueError(f"shape: expected (batch, n, m, h) with a tuple batch, got {shape!r}") from None
+    if not min(n, m) >= h >= 1:
+        raise ValueError(f"shape: expected n, m >= h >= 1, as the factors have full column rank, got {shape!r}")
     return Pair(*(draw(_factors(batch, rows, h, condition, scale)) for rows in (n, m)))
 
 
@@ -127,6 +135,7 @@ def tangent_vectors(draw: Any, point: Pair, *, horizontal: bool = False) -> Pair
     >>> find(tangent_vectors(Pair([[2.0]], [[3.0]])), lambda v: v.G > 1.0)
     Pair(G (1, 1), H (1, 1))
     """
+    point = as_pair("point", point)
     sizes = [np.abs(factor).max(axis=(-2, -1), keepdims=True) for factor in point]
     v: Pair = draw(_nonzero(point, sizes))
     if not horizontal:
@@ -148,6 +157,7 @@ def covectors(point: Pair) -> Strategy[Pair]:
     >>> find(covectors(Pair([[2.0]], [[4.0]])), lambda e: e.H > 0).H.item()
     0.03125
     """
+    point = as_pair("point", point)
     return _nonzero(point, [1.0 / np.abs(factor).max(axis=(-2, -1), keepdims=True) for factor in point])
 
 
@@ -178,8 +188,8 @@ def group_elements(draw: Any, h: int, *, condition: Range = (1.0, 10.0), scale: 
 
 @st.composite
 def _factors(draw: Any, batch: tuple[int, ...], rows: int, h: int, condition: Range, scale: Range) -> Array:
-    if not np.min(condition) >= 1.0:
-        raise ValueError(f"condition: expected numbers >= 1, got {condition!r}")
+    if not (np.min(condition) >= 1.0 and np.max(condition) < math.inf):
+        raise ValueError(f"condition: expected numbers >= 1 that are finite, got {condition!r}")
     spread = draw(_powers(condition))
     values = draw(_powers(scale)) * spread ** -np.linspace(0.0, 1.0, h)
     left = _orthonormal(draw(_eighths((*batch, rows, h))))

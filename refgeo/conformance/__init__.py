@@ -18,4 +18,4 @@ if TYPE_CHECKING:
     from refgeo.conformance.verdict import Row as Row
     from refgeo.conformance.verdict import Verdict as Verdict
 
-__getattr__, __dir__, __all__ = deferred(__name__, __file__)
+__getattr__, __dir__, __all__ = deferred(__name__)

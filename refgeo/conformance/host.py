@@ -491,10 +491,14 @@ def serve(line: Connection, spec: str, functions: Sequence[str], most_memory: in
     capture = Capture(owns_process=True)
     try:
         implementation = load(spec)
+        coverage = Coverage(spec)  # of calls: importing is slow under a tracer
     except BackendError as error:
         line.send(((), (BackendError.__name__, str(error)), {}))
         return
-    host = Host(implementation, functions, capture, Coverage(spec))  # of calls: importing is slow under a tracer
+    except ImportError as error:
+        line.send(((), (BackendError.__name__, f"importing coverage, which refgeo needs, failed: {error}"), {}))
+        return
+    host = Host(implementation, functions, capture, coverage)
     while True:  # plain data alone, which any copy of this module understands
         answer = host.answer(Call.from_dict(line.recv()))
         failure = answer.failure and (answer.failure.event.name, str(answer.failure))

@@ -58,7 +58,7 @@ class Points:
 
     Attributes
     ----------
-    profile, dtype, seed, relaxation, points, checkpoint, layout, heads
+    profile, dtype, seed, relaxation, points, checkpoint, layout, heads, key_value_heads
         As for `refgeo.check`.
     files : tuple of str and list of Scene, optional
         A folder of vectors, and its points.
@@ -77,6 +77,7 @@ class Points:
     checkpoint: str | Path | Mapping[str, Any] | None = None
     layout: str | None = None
     heads: int | None = None
+    key_value_heads: int | None = None
     files: tuple[str, list[Scene]] | None = None
 
     def __post_init__(self) -> None:
@@ -150,7 +151,7 @@ class Points:
         from refgeo import networks
 
         assert self.checkpoint is not None and self.layout is not None  # noqa: PT018
-        blocks = networks.read(self.checkpoint, self.layout, self.heads).blocks
+        blocks = networks.read(self.checkpoint, self.layout, self.heads, self.key_value_heads).blocks
         pairs = {name: block for name, block in blocks.items() if isinstance(block, Pair)}
         portions = itertools.chain(_first_rows(pairs), *(_portions(*pair) for pair in pairs.items()))
         return {name: {"G": part.G, "H": part.H} for name, part in portions}
@@ -168,9 +169,9 @@ class Points:
         """The options of a command line that makes one of the points again; None if there is none."""
         if not (self.generated or isinstance(self.checkpoint, (str, Path))):
             return None
-        names = ("dtype", "relaxation", "layout", "heads", "checkpoint")
+        names = ("dtype", "relaxation", "layout", "heads", "key_value_heads", "checkpoint")
         unusual = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(Points, name)}
-        return [f"--{name} {shlex.quote(str(x))}" for name, x in unusual.items()]
+        return [f"--{name.replace('_', '-')} {shlex.quote(str(x))}" for name, x in unusual.items()]
 
 
 def _shaped(G: Any, H: Any) -> Features:

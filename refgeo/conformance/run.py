@@ -50,6 +50,7 @@ def check(
     checkpoint: str | Path | Mapping[str, Any] | None = None,
     layout: str | None = None,
     heads: int | None = None,
+    key_value_heads: int | None = None,
     options: Mapping[str, Sequence[Any]] | None = None,
     timeout: float = TIMEOUT,
     progress: Progress | None = None,
@@ -86,6 +87,8 @@ def check(
         The network's layout, see `refgeo.networks.read`.
     heads : int, optional
         The network's number of attention heads, where no ``config.json`` beside the file says it.
+    key_value_heads : int, optional
+        Its number of key and value heads, likewise.
     options : mapping of str to sequence, optional
         Of an update rule: the values of its keyword arguments to be tried, such as ``{"momentum": [0.0, 0.9]}``; every
         combination is judged.
@@ -120,7 +123,7 @@ def check(
     """
     if progress is not None and not callable(progress):
         raise ValueError(f"progress: expected a function of (done, total, what), got {progress!r}")
-    where = Points(profile, dtype, seed, relaxation, points, checkpoint, layout, heads)
+    where = Points(profile, dtype, seed, relaxation, points, checkpoint, layout, heads, key_value_heads)
     plan = Plan.of(metrics, checks, where, cases, options)
     with one_thread(), ExitStack() as stack:
         loaded = Backend.of("refgeo.paper" if backend is None else backend, timeout)

@@ -55,6 +55,7 @@ def write(
     checkpoint: str | Path | Mapping[str, Any] | None = None,
     layout: str | None = None,
     heads: int | None = None,
+    key_value_heads: int | None = None,
     with_results: bool = False,
     progress: Progress | None = None,
 ) -> int:
@@ -65,7 +66,7 @@ def write(
     directory : str or Path
         Made if it does not exist. Its former inputs are replaced.
     format : "npz" or "json"
-    metrics, dtype, profile, seed, relaxation, cases, checkpoint, layout, heads
+    metrics, dtype, profile, seed, relaxation, cases, checkpoint, layout, heads, key_value_heads
         As for `refgeo.check`.
     with_results : bool
         Also write ``expected.json``: the enclosure of every value, as decimal numbers, for grading without refgeo.
@@ -93,7 +94,7 @@ def write(
     one_of("profile", profile, PROFILES)
     one_of("dtype", dtype, DTYPES)
     wanted = [one_of("metrics", metric, PAIR_METRICS) for metric in listed(metrics)]
-    points = Points(profile, dtype, seed, relaxation, checkpoint=checkpoint, layout=layout, heads=heads)
+    points = Points(profile, dtype, seed, relaxation, None, checkpoint, layout, heads, key_value_heads)
     folder = Path(directory)
     former = _ours_in(folder)
     refuse_unwritable(folder / EXPECTED)

@@ -20,4 +20,4 @@ __all__ = [
     "own_layout",
     "read",
 ]
-__getattr__, __dir__, _ = deferred(__name__, __file__)
+__getattr__, __dir__, _ = deferred(__name__)

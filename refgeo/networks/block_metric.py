@@ -89,6 +89,8 @@ def moving(blocks: Iterable[str], frozen: Iterable[str] = ()) -> list[str]:
     >>> moving(["embeddings.word", "layer.0", "layer.1"], "embed*")
     ['layer.0', 'layer.1']
     """
+    if not isinstance(frozen, Iterable):
+        raise TypeError(f"frozen: expected names or patterns of blocks, got {frozen!r}; leave it out to freeze none")
     names, patterns = list(blocks), [frozen] if isinstance(frozen, str) else list(frozen)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):

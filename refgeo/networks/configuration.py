@@ -17,6 +17,8 @@ from refgeo.networks.layouts import Heads, heads_of
 _WIDTHS = "true_hidden_size", "hidden_size", "n_embd", "d_model", "dim"
 _DEPTHS = "num_hidden_layers", "n_layer", "num_layers", "n_layers", "layers"
 _HEADS = "num_attention_heads", "n_head", "attention_heads"
+_TEXT_TOWERS = "text", "language", "llm", "decoder"
+"""Names of the tower of text, whose layers are often named without it."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,9 @@ class Configuration:
     >>> Configuration.beside(Path("nowhere/model.safetensors")).heads is None
     True
     >>> Configuration(Path("config.json"), {"text_config": {"n_head": 8}, "vision_config": {"n_head": 12}}).heads
-    {'text_model.*': 8, 'vision_model.*': 12}
+    {'*vision*': 12, '*': 8}
+    >>> Configuration(Path("config.json"), {"num_attention_heads": [2, 4]}).heads
+    {'*.0.*': 2, '*.1.*': 4}
     """
 
     file: Path
@@ -74,11 +78,21 @@ class Configuration:
 
     @property
     def _parts(self) -> dict[str, Mapping[str, Any]]:
-        """What it says of towers, or of encoder and decoder where they differ, by patterns of layers' names."""
-        towers = {f"{tower}_model.*": self.content.get(f"{tower}_config") for tower in ("text", "vision")}
-        found = {pattern: part for pattern, part in towers.items() if isinstance(part, Mapping)}
-        if found:
-            return found
+        """What it says of towers, or of encoder and decoder where they differ, by patterns of layers' names.
+
+        The configuration of a tower is nested. That of the text is of all layers whose names show no other tower.
+        """
+        towers: dict[str, Mapping[str, Any]] = {}
+        nested = [*self.content.items()]
+        for name, part in nested:
+            if name.endswith("_config") and isinstance(part, Mapping):
+                nested += part.items()
+                if any(part.get(heads) is not None for heads in _HEADS):
+                    towers.setdefault(name.removesuffix("_config"), part)
+        text = next((towers.pop(name) for name in _TEXT_TOWERS if name in towers), {})
+        if towers or text:
+            return {**{f"*{tower}*": part for tower, part in towers.items()}, "*": {**self.content, **text}}
+        found = {}
         for side in ("decoder", "encoder"):
             start = f"{side}_"
             own = {name.removeprefix(start): x for name, x in self.content.items() if name.startswith(start)}
@@ -87,19 +101,28 @@ class Configuration:
         return {**found, "*": self.content}
 
     def _numbers(self, names: Iterable[str]) -> dict[str, int]:
-        """The first of these that each part has, a whole number."""
+        """The first of these that each part has, a whole number, or a list of them for the layers."""
         found = {}
-        for pattern, part in {**self._parts, "*": self.content}.items():
+        for pattern, part in self._parts.items():
             name, value = next(((name, part[name]) for name in names if part.get(name) is not None), ("", None))
             if value is None:
                 continue
-            is_whole = isinstance(value, (int, float)) and not isinstance(value, bool) and float(value).is_integer()
-            if not is_whole or value < 1:
-                raise LayoutError(
-                    f"{self.file}: expected a whole number >= 1 for {name}, got {value!r}; correct this file"
+            numbers = {pattern: value}
+            if isinstance(value, list) and pattern == "*":
+                numbers = {f"*.{i}.*": number for i, number in enumerate(value)}
+            for of_layers, number in numbers.items():
+                is_whole = (
+                    isinstance(number, (int, float)) and not isinstance(number, bool) and float(number).is_integer()
                 )
-            found[pattern] = int(value)
+                if not is_whole or number < 1:
+                    raise LayoutError(
+                        f"{self.file}: expected a whole number >= 1 for {name}, got {value!r}; correct this file, or "
+                        f'give {self._argument[name in _HEADS]}, also by patterns such as {{"*layers.0.*": 2, "*": 4}}'
+                    )
+                found[of_layers] = int(number)
         return found
+
+    _argument = ("key_value_heads", "heads")
 
     def refuse_other_tensors(self, layers: Sequence[AttentionLayer], tensors: Tensors, heads: Heads) -> None:
         """An error where the tensors are not those that it tells of: heads that are gone or of another width, layers
@@ -117,7 +140,7 @@ class Configuration:
                 of_patterns.setdefault(pattern, []).append(layer)
         for pattern, those in of_patterns.items():
             self._refuse_widths(self._parts[pattern], those, tensors, heads)
-            self._refuse_depth(self._parts[pattern], those)
+            self._refuse_depth(self._parts[pattern], those, tensors)
 
     def _refuse_widths(
         self, part: Mapping[str, Any], layers: Iterable[AttentionLayer], tensors: Tensors, heads: Heads
@@ -134,10 +157,14 @@ class Configuration:
                     'also by patterns such as {"*layers.0.*": 2, "*": 4}, or correct the file'
                 )
 
-    def _refuse_depth(self, part: Mapping[str, Any], layers: Sequence[AttentionLayer]) -> None:
+    def _refuse_depth(self, part: Mapping[str, Any], layers: Sequence[AttentionLayer], tensors: Tensors) -> None:
+        """Raise an error if layers are missing; those of another kind, as in a hybrid, have tensors, too."""
         depth = _first(part, _DEPTHS)
-        numbers = [int(digits[-1]) for layer in layers if (digits := re.findall(r"\d+", layer.prefix))]
-        if depth is not None and len(numbers) == len(set(numbers)) and set(numbers) != set(range(depth)):
+        numbered = [match for layer in layers if (match := re.match(r"(.*?)(\d+)(\D*)$", layer.prefix))]
+        numbers = [int(match[2]) for match in numbered]
+        stems = {match[1] for match in numbered}
+        others = {int(n) for stem in stems for name in tensors for n in re.findall(rf"^{re.escape(stem)}(\d+)\.", name)}
+        if depth is not None and len(numbers) == len(set(numbers)) and {*numbers, *others} != set(range(depth)):
             raise LayoutError(
                 f"checkpoint: there are {len(layers)} of {depth} layers that {self.file} tells of, with the numbers "
                 f"{names_of(sorted(numbers), 8)}; give the whole network, correct the file, or read a state dict"

@@ -90,10 +90,12 @@ def torch_value_and_grad(
         moved = {name: (1.01 * tensor).requires_grad_() for name, tensor in tensors_of(blocks).items()}
         loaded = _convert(_copy(module), precision, device)
         loaded.load_state_dict(moved, strict=False)
-        expected = float(loss(loaded.eval(), *batch))
-        value, repeated = (
-            _with_parameters(own.module, moved, parameters, lambda copy: float(loss(copy, *batch))) for _ in range(2)
-        )
+
+        def evaluate(copy: Any) -> float:
+            return float(loss(copy, *batch).detach().item())
+
+        expected = evaluate(loaded.eval())
+        value, repeated = (_with_parameters(own.module, moved, parameters, evaluate) for _ in range(2))
         unit = _REPEATS * max(abs(value), abs(expected))
         if abs(value - expected) > unit >= abs(value - repeated):  # a search says if the loss is not the same twice
             raise ValueError(

@@ -64,10 +64,23 @@ def value_and_grad(loss: Callable[..., Any], *, dtype: npt.DTypeLike = np.float6
         return factors if isinstance(of, Pair) else factors[0]
 
     def evaluate(params: Any, *rest: Any) -> tuple[float, Any]:
-        value, gradient = differentiate(_mapped(bare, params, params), params, rest)
+        try:
+            value, gradient = differentiate(_mapped(bare, params, params), params, rest)
+        except (TypeError, ValueError, AttributeError) as error:
+            if not any(words in str(error) for words in _UNTRACED):
+                raise
+            raise TypeError(
+                f"loss: autograd cannot differentiate it: {error}; write it with autograd.numpy in the place of numpy "
+                "and math, without float(), int(), and assignments to entries, or give a function that returns the "
+                "loss and its gradient, from any other program"
+            ) from error
         return float(value), _mapped(_as_given, params, gradient)
 
     return evaluate
+
+
+_UNTRACED = ("ArrayBox", "setting an array element with a sequence")
+"""Words of the errors that NumPy and Python raise if they get what autograd traces."""
 
 
 class Factors(NamedTuple):

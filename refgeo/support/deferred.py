@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-import ast
+import dis
 import importlib
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from refgeo.support.extras import MissingExtraError
 
-def deferred(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names stand once: in its file, below
-    ``if TYPE_CHECKING:``, as imports for type checkers, which load nothing.
+
+def deferred(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Make ``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names load on first use.
+
+    The names stand once: below ``if TYPE_CHECKING:`` in the package's file, as imports for type checkers. They are read
+    from its code, which is also there in a zip file, or without sources.
 
     Examples
     --------
-    >>> import refgeo
-    >>> get, _, names = deferred("refgeo", refgeo.__file__)
+    >>> get, _, names = deferred("refgeo")
     >>> get("spectrum").__name__, get("Pair").__name__, "Pair" in names
     ('refgeo.sharpness.spectrum', 'Pair', True)
     """
-    places = {
-        alias.asname or alias.name: (node.module, alias.name)
-        for block in ast.parse(Path(file).read_text(encoding="utf-8")).body
-        if isinstance(block, ast.If)
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
+    loader: Any = sys.modules[package].__spec__.loader  # type: ignore[union-attr]
+    places: dict[str, tuple[str, str]] = {}
+    module, attribute, is_deferred = "", "", False
+    for step in dis.get_instructions(loader.get_code(package)):
+        is_deferred = is_deferred or (step.argval == "TYPE_CHECKING" and step.opname == "LOAD_NAME")
+        if step.opname == "IMPORT_NAME":
+            module = step.argval
+        elif step.opname == "IMPORT_FROM":
+            attribute = step.argval
+        elif step.opname == "STORE_NAME" and attribute:
+            places |= {step.argval: (module, attribute)} if is_deferred else {}
+            attribute = ""
 
     def get(name: str) -> Any:
         if name not in places:
@@ -40,8 +46,8 @@ def deferred(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[]
             except ModuleNotFoundError as error:
                 if error.name not in (module, f"{module}.{attribute}"):
                     raise
-                value = getattr(importlib.import_module(str(module)), attribute)
-        except ImportError as error:  # of an optional package: help() and inspect skip what is no attribute
+                value = getattr(importlib.import_module(module), attribute)
+        except MissingExtraError as error:  # help() and inspect skip what is no attribute
             raise AttributeError(str(error)) from error
         setattr(sys.modules[package], name, value)
         return value

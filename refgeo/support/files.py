@@ -8,6 +8,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import stat
 import sys
 import tempfile
@@ -123,7 +124,7 @@ def strict_json(content: Any) -> str:
 
 
 def write_text(file: str | Path, text: str) -> None:
-    """A text in UTF-8, whole or not at all.
+    r"""Write a text in UTF-8, whole or not at all; names of files that are no UTF-8 keep their bytes as ``\udc..``.
 
     Examples
     --------
@@ -133,7 +134,7 @@ def write_text(file: str | Path, text: str) -> None:
     ...     Path(folder, "note.txt").read_text(encoding="utf-8")
     'λ'
     """
-    write_whole(file, text.encode())
+    write_whole(file, text.encode(errors="backslashreplace"))
 
 
 def imported(file: Path, alias: str) -> ModuleType:
@@ -213,5 +214,6 @@ def place_of(spec: str) -> tuple[str, str]:
     for cut in cuts:  # a folder may have a colon in its name
         if spec[:cut].endswith(".py") and Path(spec[:cut]).is_file():
             return spec[:cut], spec[cut + 1 :]
-    place, _, attribute = spec.partition(":")
-    return place, attribute
+    drive = re.match(r"[A-Za-z]:[\\/]", spec)
+    place, _, attribute = spec[drive.end() if drive else 0 :].partition(":")
+    return (drive[0] if drive else "") + place, attribute

@@ -33,7 +33,7 @@ def shown(what: str, quiet: bool = False) -> Iterator[Tell]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     console = Console(file=sys.stderr)  # this one, whatever a backend's output is redirected to meanwhile
-    if not console.is_terminal:
+    if not sys.stderr.isatty():  # FORCE_COLOR makes rich take a pipe for a terminal, where a bar is a pile of lines
         with _lines(what, sys.stderr) as show:
             yield show
         return

@@ -286,3 +286,166 @@ def test_torchscript_is_refused():
     network = rg.networks.read(module, "clip", heads=2)
     with pytest.raises(TypeError, match="module: expected a module of Python, got TorchScript"):
         rg.adapters.torch_value_and_grad(torch.jit.trace(module.eval(), x, check_trace=False), network, squares(x, y))
+
+
+# A module that does more than it shows ------------------------------------------------------------------------------
+
+
+class Recomputing(nn.Module):
+    """Two layers whose activations are computed again in the backward pass, in one of several ways."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.layers, self.how = nn.Sequential(encoder(), encoder()), how
+
+    def forward(self, x):
+        if self.how == "sequential":
+            return torch.utils.checkpoint.checkpoint_sequential(self.layers, 2, x, use_reentrant=False)
+        for layer in self.layers:
+            use_reentrant = self.how == "reentrant"
+            again = torch.utils.checkpoint.checkpoint
+            x = again(layer, x, use_reentrant=use_reentrant) if self.how != "kept" else layer(x)
+        return x
+
+
+def evaluate_moved(module, loss, dtype=np.float64, shift=0.1):
+    """The loss and the gradients of a module at weights that are not its own."""
+    network = rg.networks.read(module, "clip", heads=2)
+    evaluate = rg.adapters.torch_value_and_grad(module, network, loss, frozen=FROZEN_ANYWHERE, dtype=dtype)
+    rng = np.random.default_rng(0)
+    pairs = {name: x for name, x in network.blocks.items() if isinstance(x, rg.Pair)}
+    moved = {name: rg.Pair(*(y + shift * rng.standard_normal(y.shape) for y in x)) for name, x in pairs.items()}
+    value, grads = evaluate({**network.blocks, **moved})
+    return value, np.concatenate([np.ravel(part) for name in sorted(moved) for part in grads[name]])
+
+
+FROZEN_ANYWHERE = ["*norm*"]
+
+
+@pytest.mark.parametrize("how", ["not reentrant", "reentrant", "sequential"])
+def test_activations_that_are_computed_again_have_the_right_gradients(how):
+    x, y = (z[0] for z in data())
+    inputs = x.requires_grad_() if how == "reentrant" else x
+    kept, again = Recomputing("kept"), Recomputing(how)
+    again.load_state_dict(kept.state_dict())
+    (value, gradient), (same_value, same) = (evaluate_moved(m, squares(inputs, y)) for m in (kept, again))
+    assert same_value == pytest.approx(value, rel=1e-12)
+    assert np.allclose(same, gradient, rtol=1e-10, atol=1e-12)
+    assert all(p.grad is None for p in again.parameters())
+
+
+class Merging(nn.Linear):
+    """W + B A: in evaluation mode the product is in W."""
+
+    def __init__(self, dtype=torch.float64):
+        super().__init__(8, 8, dtype=dtype)
+        self.A, self.B = (nn.Parameter(0.5 * torch.randn(*shape, dtype=dtype)) for shape in ((2, 8), (8, 2)))
+        self.merged = False
+
+    def train(self, mode=True):
+        super().train(mode)
+        if mode == self.merged:
+            self.weight.data += (-1.0 if mode else 1.0) * (self.B @ self.A).data
+            self.merged = not mode
+        return self
+
+    def forward(self, x):
+        y = super().forward(x)
+        return y if self.merged else y + x @ self.A.T @ self.B.T
+
+
+class Clipping(nn.Linear):
+    """Clips its own weights when it is called."""
+
+    def __init__(self):
+        super().__init__(8, 8, dtype=torch.float64)
+
+    def forward(self, x):
+        self.weight.data.clamp_(-0.1, 0.1)
+        return super().forward(x)
+
+
+def snapshot(module):
+    state = {name: x.clone() for name, x in module.state_dict().items()}
+    return state, module.training, [(p.requires_grad, p.grad) for p in module.parameters()]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_module_that_merges_its_weights_is_refused_and_stays_as_it_is(dtype, moves):
+    kind = getattr(torch, np.dtype(dtype).name)
+    module = nn.Sequential(encoder(kind), Merging(kind))
+    x = data(kind)[0][0]
+    state, *before = snapshot(module)
+    network = rg.networks.read(module, "clip", heads=2)
+    frozen = [] if moves else ["0.norm*", "1.*", "0.*bias", "0.linear*"]
+    evaluate = rg.adapters.torch_value_and_grad(
+        module, network, lambda call: call(x).square().mean(), frozen, dtype=dtype
+    )
+    if moves:
+        with pytest.raises(
+            ValueError, match=r"module: if it loads other weights, .* Does it merge, swap or keep weights"
+        ):
+            evaluate(network.blocks)
+    else:
+        fresh = nn.Sequential(encoder(kind), Merging(kind))
+        fresh.load_state_dict(state)
+        assert evaluate(network.blocks)[0] == pytest.approx(fresh.eval()(x).square().mean().item(), rel=1e-5)
+    after, *rest = snapshot(module)
+    assert all(torch.equal(state[name], after[name]) for name in state)
+    assert rest == before
+
+
+def test_a_module_that_clips_its_weights_changes_neither_the_module_nor_the_arrays():
+    module, x = nn.Sequential(encoder(), Clipping()), data()[0][0]
+    network = rg.networks.read(module, "clip", heads=2)
+    blocks = {
+        name: rg.Pair(*map(np.copy, b)) if isinstance(b, rg.Pair) else np.copy(b) for name, b in network.blocks.items()
+    }
+    evaluate = rg.adapters.torch_value_and_grad(module, network, lambda call: call(x).square().mean(), dtype=np.float64)
+    state, *_ = snapshot(module)
+    evaluate(blocks)
+    assert all(torch.equal(state[name], x) for name, x in module.state_dict().items())
+    assert all(np.array_equal(network.blocks[name], array) for name, array in copied.items())
+
+
+def test_under_autocast_losses_follow_the_weights():
+    module, (x, y) = encoder(torch.float32), (z[0] for z in data(torch.float32))
+    network = rg.networks.read(module, "clip", heads=2)
+    evaluate = rg.adapters.torch_value_and_grad(module, network, squares(x, y), frozen=FROZEN)
+    moved = {n: rg.Pair(2.0 * b.G, b.H) if isinstance(b, rg.Pair) else b for n, b in network.blocks.items()}
+    plain = [evaluate(blocks)[0] for blocks in (network.blocks, moved, network.blocks)]
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = [evaluate(blocks)[0] for blocks in (network.blocks, moved, network.blocks)]
+    assert cast == pytest.approx(plain, rel=0.05)
+    assert abs(plain[1] / plain[0] - 1.0) > 1e-3
+
+
+def test_buffers_of_a_file_that_the_module_does_not_have_are_named():
+    def net():
+        return nn.Sequential(encoder(), nn.Flatten(0, 1), nn.BatchNorm1d(8, dtype=torch.float64))
+
+    trained, other, x = net(), net(), data()[0][0].unsqueeze(0)
+    trained[2].running_mean.copy_(torch.randn(8))
+    network = rg.networks.read(trained.state_dict(), "clip", heads=2)
+    loss = lambda call: call(x).square().mean()  # noqa: E731
+    with pytest.raises(ValueError, match=r"network: 2.running_mean differ from the module's buffers"):
+        rg.adapters.torch_value_and_grad(other, network, loss, dtype=np.float64)
+    other.load_state_dict(trained.state_dict())
+    value, _ = rg.adapters.torch_value_and_grad(other, network, loss, dtype=np.float64)(network.blocks)
+    assert value == pytest.approx(loss(trained.eval()).item())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "cuda:9"}, "device: expected cpu"), ({"device": "gpu"}, "device: expected cpu"),
+        ({"device": "meta"}, "device: expected cpu"), ({"dtype": np.int32}, "dtype: expected one of float64, float32"),
+        ({"dtype": "bfloat17"}, "dtype: expected one of float64, float32"),
+    ],
+)  # fmt: skip
+def test_devices_and_dtypes_that_are_none_are_named(options, message):
+    module = encoder()
+    network = rg.networks.read(module, "clip", heads=2)
+    with pytest.raises(ValueError, match=message):
+        rg.adapters.torch_value_and_grad(module, network, lambda call: call(data()[0][0]).mean(), **options)
