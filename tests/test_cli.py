@@ -3,9 +3,12 @@
 import contextlib
 import json
 import os
+import py_compile
 import re
 import subprocess
 import sys
+import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -319,3 +322,82 @@ def test_a_report_is_printed_where_letters_are_missing_and_python_has_no_path(tm
     )
     assert "PASS: 2 of 2 values" in done.stdout
     assert "sys.executable: expected the path of Python" in done.stdout
+
+
+# Surroundings ---------------------------------------------------------------------------------------------------------
+
+BACKEND = "def riemannian_gradient(metric, G, H, e_G, e_H):\n    return e_G @ (G.mT @ G), e_H @ (H.mT @ H)\n"
+FEW = ["--metric", "inv", "--case", "1x1x1"]
+
+
+def run_refgeo(folder, *arguments, **environment):
+    command = [sys.executable, "-P", "-m", "refgeo", *map(os.fspath, arguments)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path[1:]), **environment}
+    result = subprocess.run(command, cwd=folder, capture_output=True, env=environment)
+    return result.returncode, result.stdout.decode(errors="replace"), result.stderr.decode(errors="replace")
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="file names are UTF-8 there")
+def test_names_that_are_no_utf_8_are_written_to_json(tmp_path):
+    name = os.fsdecode(b"backend_\xff.py")
+    (tmp_path / name).write_text(BACKEND)
+    status, _, errors = run_refgeo(tmp_path, "check", name, *FEW, "--json", "report.json")
+    assert status == 0, errors
+    assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["backend"] == name
+
+
+@pytest.mark.parametrize("path", [r"C:\Users\me\backend.py", "C:/Users/me/backend.py"])
+def test_a_path_of_windows_is_a_path(path, capsys):
+    assert main(["check", path]) == 2
+    assert f"backend {path}: no such file" in capsys.readouterr().err
+
+
+def test_colours_may_be_forced_in_a_pipe_and_bring_no_frames_of_a_bar(tmp_path):
+    (tmp_path / "backend.py").write_text(BACKEND)
+    _, output, errors = run_refgeo(tmp_path, "check", "backend.py", *FEW, FORCE_COLOR="1")
+    assert "\x1b[1" in output
+    assert "\x1b[2K" not in errors
+
+
+@pytest.mark.parametrize("package", ["flint", "scipy", "rich", "coverage", "numpy"])
+def test_a_package_that_cannot_be_imported_is_named_and_not_the_backend(package, tmp_path):
+    (tmp_path / "backend.py").write_text(BACKEND)
+    broken = tmp_path / "broken" / package
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise ImportError('libthis.so.3: cannot open shared object file')")
+    path = os.pathsep.join([str(tmp_path / "broken"), *sys.path[1:]])
+    status, _, errors = run_refgeo(tmp_path, "check", "backend.py", *FEW, PYTHONPATH=path)
+    assert status == 2
+    assert errors.splitlines()[-1].startswith(f"refgeo: importing {package}, which refgeo needs, failed: libthis.so.3")
+
+
+@pytest.mark.parametrize("sources", [True, False])
+def test_it_runs_from_a_zip_file_and_without_sources(sources, tmp_path):
+    package = Path(rg.__file__).parent
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        for file in package.rglob("*.py"):
+            name = file.relative_to(package.parent)
+            if not sources:
+                compiled = tmp_path / "compiled.pyc"
+                py_compile.compile(str(file), str(compiled), doraise=True)
+                file, name = compiled, name.with_suffix(".pyc")
+            archive.write(file, name)
+    (tmp_path / "backend.py").write_text(BACKEND)
+    path = os.pathsep.join([str(tmp_path / "all.zip"), *(p for p in sys.path[1:] if not (Path(p) / "refgeo").exists())])
+    if any((Path(p) / "refgeo").exists() and (Path(p) / "numpy").exists() for p in sys.path):
+        path = os.pathsep.join([str(tmp_path / "all.zip"), *sys.path[1:]])
+    status, output, errors = run_refgeo(tmp_path, "check", "backend.py", *FEW, PYTHONPATH=path)
+    assert status == 0, errors
+    assert "PASS" in output
+
+
+def test_key_heads_can_be_given(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    shapes = {"q_proj": (8, 8), "k_proj": (4, 8), "v_proj": (4, 8), "o_proj": (8, 8)}
+    save_file({f"model.layers.0.self_attn.{name}.weight": rng.standard_normal(shape) for name, shape in shapes.items()},
+              tmp_path / "model.safetensors")  # fmt: skip
+    arguments = ["--checkpoint", str(tmp_path / "model.safetensors"), "--layout", "llama_nope", "--heads", "2"]
+    assert main(["inspect", *arguments, "--key-value-heads", "1"]) == 0
+    assert main(["inspect", *arguments]) == 2
+    assert main(["check", *FEW, "--key-value-heads", "1"]) == 2
+    assert "--key-value-heads: expected --checkpoint" in capsys.readouterr().err

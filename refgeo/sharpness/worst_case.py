@@ -86,14 +86,15 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
         then is returned, without the batches that had not begun.
     verify : bool
         Before the search evaluate twice at θ, measure the noise of the loss, and compare the gradient with differences
-        along it and along a random direction, as far as the noise lets it be seen: an error says which block disagrees
+        along it and along random signs, as far as the noise lets it be seen: an error says which block disagrees
         (`refgeo.check_gradient`), that the loss is not the same twice, that the gradient of a block is zero where the
         loss changes, or that the loss does not depend on a block that is to move. Evaluate where random elements of the
         groups that the metric divides out carry θ, and after other changes of the same size: an error says which
         symmetry the loss does not have, or that this is undecided (`refgeo.symmetry.verify`); one says that a metric of
         your own does not live on the quotient. Evaluate at θ once more after the search of every batch: an error says
-        that the loss has changed. None of these evaluations, usually 14 to 20 of the first batch, is counted; its noise
-        stands for that of the others.
+        that the loss has changed. Compare the gradient with differences at the maximizer, too. None of these
+        evaluations, at most 30 at θ and usually 4 at the maximizer, is counted; the noise of the first batch stands for
+        that of the others.
     maximizers : bool
         Whether results keep their maximizers. Each takes 8 bytes a parameter that moves.
     progress : bool

@@ -109,3 +109,27 @@ def test_shapes_of_real_heads_are_drawn_with_the_settings_of_hypothesis(data):
     assert np.linalg.cond(point.G).max() < 101.0
     assert np.all(rg.InvariantMetric().at(point).is_horizontal(v))
     assert np.linalg.cond(A) < 10.1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: rg.strategies.pairs(condition=np.inf), "condition: expected numbers >= 1 that are finite"),
+        (lambda: rg.strategies.pairs(((), 1, 2, 2)), "shape: expected n, m >= h >= 1"),
+        (lambda: rg.strategies.pairs((3, 2)), "shape: expected .batch, n, m, h."),
+        (lambda: rg.strategies.shapes(max_h=0), "max_h: expected an integer >= 1, got 0"),
+        (lambda: rg.strategies.covectors(np.eye(2)), "point: expected a Pair"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_named(make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        find(make(), lambda x: True)
+
+
+def test_wide_pairs_are_drawn_within_the_default_health_checks():
+    @settings(database=None, max_examples=20)
+    @given(rg.strategies.pairs(((), 65, 65, 16)))
+    def wide(point):
+        assert point.sizes == (65, 65, 16)
+
+    wide()

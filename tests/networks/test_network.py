@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -644,3 +645,79 @@ def test_pytorchs_tensors_and_parameters_are_taken_as_they_are():
         network = rg.networks.read(state, "bert", heads=2)
         for name, x in arrays.items():
             assert np.allclose(network.state_dict()[name], x, rtol=0 if exact else 1e-2, atol=0)
+
+
+# Configurations -------------------------------------------------------------------------------------------------------
+
+
+def llama_folder(path, prefixes, config, kv=2, heads=2, **more):
+    """A folder with layers of attention of Llama's kind, of 2 heads of width 4."""
+    rng, tensors = np.random.default_rng(0), {}
+    for prefix in prefixes:
+        count = heads if isinstance(heads, int) else heads[prefix]
+        for name, rows in (("q_proj", 4 * count), ("k_proj", 4 * kv), ("v_proj", 4 * kv)):
+            tensors[f"{prefix}.self_attn.{name}.weight"] = rng.standard_normal((rows, 8))
+        tensors[f"{prefix}.self_attn.o_proj.weight"] = rng.standard_normal((8, 4 * count))
+    save_file(tensors | more, path / "model.safetensors")
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+BASE = {"num_attention_heads": 2, "num_key_value_heads": 2, "hidden_size": 8, "num_hidden_layers": 4}
+TEXT = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "hidden_size": 8, "num_hidden_layers": 2}
+
+
+@pytest.mark.parametrize("other", ["mamba.in_proj", "cross_attn.q_proj", "mlp.gate"])
+def test_layers_of_another_kind_are_not_missing(other, tmp_path):
+    """Of a hybrid, of a network with cross attention by turns; whose tensors are gone altogether, it is missing."""
+    attention = [f"model.layers.{i}" for i in (1, 3)]
+    others = {f"model.layers.{i}.{other}.weight": np.ones((4, 8)) for i in (0, 2)}
+    network = rg.networks.read(llama_folder(tmp_path, attention, BASE, **others), "llama")
+    assert sum(isinstance(block, rg.Pair) for block in network.blocks.values()) == 2
+    del others["model.layers.2." + other + ".weight"]
+    with pytest.raises(LayoutError, match="there are 2 of 4 layers"):
+        rg.networks.read(llama_folder(tmp_path, attention, BASE, **others), "llama")
+
+
+@pytest.mark.parametrize("stem", ["language_model.model.layers", "model.language_model.layers", "model.layers"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"text_config": TEXT, "vision_config": {"num_attention_heads": 4}},
+        {"text_config": TEXT},
+        {"thinker_config": {"text_config": TEXT, "audio_config": {"num_attention_heads": 8}}},
+        {"llm_config": TEXT, "model_type": "something"},
+    ],
+)
+def test_nested_configurations_give_the_heads_of_the_text(stem, config, tmp_path):
+    folder = llama_folder(tmp_path, [f"{stem}.{i}" for i in range(2)], config, kv=1)
+    network = rg.networks.read(folder, "llama")
+    pairs = [block for block in network.blocks.values() if isinstance(block, rg.Pair)]
+    assert {pair.sizes[2] for pair in pairs} == {4}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        given = rg.networks.read(folder, "llama", heads=2)
+    assert given.blocks.keys() == network.blocks.keys()
+
+
+def test_towers_have_heads_of_their_own(tmp_path):
+    config = {"text_config": {"num_attention_heads": 2}, "vision_config": {"num_attention_heads": 4}}
+    prefixes = {"model.language_model.layers.0": 2, "model.vision_tower.layers.0": 4}
+    network = rg.networks.read(llama_folder(tmp_path, prefixes, config, heads=prefixes), "llama", key_value_heads=2)
+    assert network.heads == {"*vision*": 4, "*": 2}
+
+
+def test_lists_of_heads_are_those_of_the_layers(tmp_path):
+    heads = {"model.layers.0": 2, "model.layers.1": 4}
+    config = {
+        **BASE,
+        "num_attention_heads": [2, 4],
+        "num_key_value_heads": [2, 2],
+        "head_dim": 4,
+        "num_hidden_layers": 2,
+    }
+    network = rg.networks.read(llama_folder(tmp_path, heads, config, heads=heads), "llama")
+    assert network.heads == {"*.0.*": 2, "*.1.*": 4}
+    config["num_attention_heads"] = ["two", 4]
+    with pytest.raises(LayoutError, match=r"expected a whole number >= 1 .* give heads, also by patterns"):
+        rg.networks.read(llama_folder(tmp_path, heads, config, heads=heads), "llama")

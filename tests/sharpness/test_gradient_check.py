@@ -1,5 +1,7 @@
 """check_gradient, and the check that every search makes first."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -506,3 +508,18 @@ def test_no_right_gradient_is_refused(kind):
         rg.worst_case_sharpness(value_and_grad, params, metric, 0.2, n_restarts=1, n_iter=4)
         rg.adaptive_sharpness(value_and_grad, params, 0.2, names=list(moving), n_restarts=1, n_iter=4)
         rg.check_gradient(value_and_grad, params)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [lambda w: float(np.sum(w)), lambda w: math.exp(w[0]), lambda w: w.sort(), lambda w: np.asarray(w, float).sum(),
+     lambda w: (w.__setitem__(0, 1.0), w)[1][0]],
+)  # fmt: skip
+def test_a_loss_that_autograd_cannot_trace_is_told_what_to_do(loss):
+    with pytest.raises(TypeError, match=r"loss: autograd cannot differentiate it: .* write it with autograd.numpy"):
+        rg.value_and_grad(loss)(np.ones(3))
+
+
+def test_frozen_blocks_are_names():
+    with pytest.raises(TypeError, match="frozen: expected names or patterns of blocks, got None"):
+        rg.networks.block_metric({"w": np.ones(3)}, "mix", rg.EuclideanMetric(), frozen=None)
