@@ -42,7 +42,7 @@ import numpy.typing as npt
 
 from refgeo.conformance.call import Answer, Event
 from refgeo.conformance.operations import VALUES, Parts, Value
-from refgeo.conformance.precision import PRECISIONS
+from refgeo.conformance.precision import N_PERTURBATIONS, PRECISIONS
 from refgeo.conformance.scene import Scene
 from refgeo.support.arguments import Array
 
@@ -59,8 +59,6 @@ NON_FINITE = "returned NaN or infinity"
 """The `Evidence.detail` of a result that has no number in a block."""
 REFERENCE_ERROR = 12.0
 """Bound of the factorised route's own error, in units of the attainable error; 3.2 is the largest so far."""
-N_PERTURBATIONS = 3
-"""The number of ways in which inputs are changed by a rounding; chosen."""
 _MAX_LISTED_BLOCKS = 64
 """Number of blocks in a batch above which one block represents all those that pass by the factorised route."""
 INTEGRATOR_FACTOR = 100.0
@@ -317,8 +315,8 @@ def compare(scene: Scene, value: Value, answer: Answer, **fields: Any) -> list[E
     with np.errstate(all="ignore"):  # Infinities are judged, not warned of.
         errors, enclosed = _errors_against_oracle(scene, value, tuple(answer.parts))
         units = error_units(scene, value)
-        in_question = units.decisive & ~(errors <= MAX_RATIO * units.gram) & ~np.isnan(errors)
-        units = adapt_units(scene, value, units, in_question)
+        in_question = ~(errors <= MAX_RATIO * units.gram) & ~np.isnan(errors)
+        units = adapt_units(scene, value, units, in_question & units.decisive)
     evidence = list(to_evidence(scene, units, errors, enclosed, **fields))
     for i, e in enumerate(evidence):
         if e.is_failure and e.event is Event.RESULT:
@@ -405,8 +403,8 @@ def _judge_failure(scene: Scene, value: Value, answer: Answer, demanding: bool =
         if value.order == "exact" and scene.can_be_enclosed(value):  # All other orders have enclosures.
             units = adapt_units(scene, value, error_units(scene, value), np.ones(scene.shape, dtype=bool))
             known = (scene.enclosures(value, block) is not None for block in np.ndindex(scene.shape))
-            is_known = bool(np.all(units.decisive)) and all(known)
-            event, detail = (event, detail) if is_known else (Event.NO_ORACLE, "no reference value")
+            if not (np.all(units.decisive) and all(known)):
+                event, detail = Event.NO_ORACLE, "no reference value"
     elif event is Event.FAILED and np.any(expected):
         detail = f"at {scene.name}, the whole batch failed because of an ill-conditioned block ({detail})"
         event = Event.NO_ORACLE

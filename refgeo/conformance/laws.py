@@ -20,17 +20,9 @@ import numpy as np
 from refgeo.conformance.backend import is_demanding
 from refgeo.conformance.call import Answer, Call, Event, NoResult
 from refgeo.conformance.circumstances import Transformation, perturb
-from refgeo.conformance.evidence import (
-    INTEGRATOR_FACTOR,
-    N_PERTURBATIONS,
-    Evidence,
-    compare,
-    error_units,
-    relative_to,
-    to_evidence,
-)
+from refgeo.conformance.evidence import INTEGRATOR_FACTOR, Evidence, compare, error_units, relative_to, to_evidence
 from refgeo.conformance.operations import OPERATIONS, VALUES, Parts, Value
-from refgeo.conformance.precision import representable
+from refgeo.conformance.precision import N_PERTURBATIONS, representable
 from refgeo.conformance.scene import Scene
 from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array

@@ -9,6 +9,9 @@ import numpy as np
 from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array
 
+N_PERTURBATIONS = 3
+"""The number of ways in which inputs are changed by a rounding; chosen."""
+
 
 @dataclass(frozen=True)
 class Precision:

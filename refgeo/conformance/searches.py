@@ -28,11 +28,11 @@ from refgeo import diagonal
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.call import Call, Event
 from refgeo.conformance.conduct import WHOLE_RUN_RULES
-from refgeo.conformance.evidence import MAX_RATIO, N_PERTURBATIONS, WRONG_COUNT, CheckEvidence, Evidence
+from refgeo.conformance.evidence import MAX_RATIO, WRONG_COUNT, CheckEvidence, Evidence
 from refgeo.conformance.features import SIZE_LEVELS, Features, instantiate, random_choice
 from refgeo.conformance.operations import ROUTINE, VALUES
 from refgeo.conformance.points import Points
-from refgeo.conformance.precision import PRECISIONS
+from refgeo.conformance.precision import N_PERTURBATIONS, PRECISIONS
 from refgeo.conformance.routine import Problem
 from refgeo.conformance.scene import build, rng_of
 from refgeo.geometry.pair import Pair
@@ -321,13 +321,11 @@ class Search:
     def sensitivity(self) -> float:
         """How far the increase of the loss moves if the step and the factors change by a rounding in a few ways."""
         rng, perturb = rng_of(0, f"{self.network.name} {self.rho}"), PRECISIONS[self.network.dtype].perturb
-        moved = 0.0
+        ends = [self.reached]
         for _ in range(N_PERTURBATIONS):
-            network = replace(self.network, G=perturb(self.network.G, rng), H=perturb(self.network.H, rng))
-            step = Pair.unchecked(*(perturb(x, rng) for x in self.step))
-            reached = replace(self, network=network, step=step).reached
-            moved = max(moved, abs(reached - self.reached) if reached != self.reached else 0.0)
-        return moved
+            G, H, *step = (perturb(x, rng) for x in (self.network.G, self.network.H, *self.step))
+            ends.append(replace(self, network=replace(self.network, G=G, H=H), step=Pair.unchecked(*step)).reached)
+        return max(ends) - min(ends) if min(ends) > -np.inf else np.inf
 
     def complaint(self, upper: float) -> str:
         """What is wrong with it; empty if nothing is."""
