@@ -248,6 +248,8 @@ def adapt_units(scene: Scene, value: Value, units: ErrorUnits, in_question: npt.
     >>> adapt_units(scene, value, units, np.array(True)) == units
     True
     """
+    if not in_question.any():
+        return units
     scenes = [scene, *(scene.perturbed(scene.time(value), k) for k in range(N_PERTURBATIONS))]
 
     def measure(results: Sequence[Parts | None]) -> Array:
@@ -259,10 +261,8 @@ def adapt_units(scene: Scene, value: Value, units: ErrorUnits, in_question: npt.
         movement = 0.5 * np.max(lengths, axis=0)  # A unit in the last place is two roundings.
         return np.array([relative_to(length, scene.size(value)) for length in (movement, scene.length(exact))])
 
-    measured = np.zeros((2, *scene.shape))
     with np.errstate(all="ignore"):
-        if in_question.any():
-            measured = np.where(in_question, measure([s.approximation(value) for s in scenes]), 0.0)
+        measured = np.where(in_question, measure([s.approximation(value) for s in scenes]), 0.0)
         for block in map(tuple, np.argwhere(~(measured[0] <= units.gram))):
             measured[:, *block] = measure([s.midpoints(value, block) for s in scenes])[:, *block]
     return units.enlarged(*measured)
