@@ -49,10 +49,11 @@ def noise_along(function: Callable[[float], Any], step: float) -> float:
     >>> 1e-8 < single < 1e-7, noise_along(lambda t: math.sin(1.0 + t), 1e-5) < 1e-15
     (True, True)
     """
-    return noise_of(_values_along(function, step))
+    return noise_of(values_along(function, step))
 
 
-def _values_along(function: Callable[[float], Any], step: float) -> list[Any]:
+def values_along(function: Callable[[float], Any], step: float) -> list[Any]:
+    """Return the seven values at a distance `step` from which `noise_of` estimates the noise."""
     return [function(step * k) for k in _OFFSETS]
 
 
@@ -72,7 +73,7 @@ def least_noise(along: Callable[[int], Callable[[float], Any]]) -> float:
     >>> least_noise(lambda i: lambda t: (t > 0.0 and i == 0) + math.pi) < 1e-14
     True
     """
-    values = _values_along(along(0), FINE_STEP)
+    values = values_along(along(0), FINE_STEP)
     noise = noise_of(values)
     return noise if noise <= _MAX_FLOAT32_NOISE * abs(values[0]) else min(noise, noise_along(along(1), FINE_STEP))
 

@@ -41,7 +41,7 @@ from refgeo.geometry.groups import (
 from refgeo.geometry.pair import Pair, as_factors
 from refgeo.geometry.product import ProductMetric
 from refgeo.geometry.tangent_space import Metric
-from refgeo.sharpness.noise import COARSE_STEP, NOISE_FACTOR, last_digit, least_noise, noise_along
+from refgeo.sharpness.noise import COARSE_STEP, NOISE_FACTOR, last_digit, least_noise, noise_of, values_along
 from refgeo.sharpness.parameters import Calls, Parameters, checked_loss, refuse_chance
 from refgeo.support.arguments import Array, integer, number
 from refgeo.support.console import as_text, without_common_words
@@ -384,12 +384,7 @@ def _measure(
         The values of t, one for each element of the group.
     """
     worst, farthest, moves = 0.0, (None, 0.0), False
-    losses, other_changes, n_evaluations = [loss], [0.0], 0
-
-    def loss_at(moved: Named) -> float:
-        nonlocal n_evaluations
-        n_evaluations += 1
-        return evaluate({**near, **moved})[0]
+    losses, along_orbit, other_changes = [loss], [], [0.0]
 
     def change(value: float) -> float:
         losses.append(value)
@@ -399,15 +394,16 @@ def _measure(
         K = symmetry.generator(near, rng)
         moved = symmetry.act(near, K, t)
         moves = moves or not all(np.array_equal(flat(x), flat(near[name])) for name, x in moved.items())
-        by_group = change(loss_at(moved))
+        by_group = change(evaluate({**near, **moved})[0])
         if by_group >= worst:
             worst, farthest = by_group, (K, t)
         displaced = scramble({name: near[name] for name in moved}, moved, rng)
-        other_changes.append(change(loss_at(displaced)))
+        other_changes.append(change(evaluate({**near, **displaced})[0]))
     if NOISE_FACTOR * noise < worst < math.inf:
         K, t = farthest
-        at_orbit = noise_along(lambda s: loss_at(symmetry.act(near, K, t * (1.0 + s))), COARSE_STEP)
-        noise = max(noise, at_orbit / scale) if math.isfinite(at_orbit / scale) else noise
+        along_orbit = values_along(lambda s: evaluate({**near, **symmetry.act(near, K, t * (1.0 + s))})[0], COARSE_STEP)
+        orbit_noise = noise_of(along_orbit) / scale
+        noise = max(noise, orbit_noise) if math.isfinite(orbit_noise) else noise
     digit = last_digit([value for value in losses if math.isfinite(value)]) / scale
     noise = max(min(noise, NOISE_FACTOR * worst), 0.5 * digit)
     other_change = max(filter(math.isfinite, other_changes))
@@ -415,7 +411,7 @@ def _measure(
     obstacle = OUTSIDE if moves and not any(map(math.isfinite, other_changes[1:])) else obstacle
     return Finding(
         symmetry.name, symmetry.blocks, worst, other_change, noise,
-        size=max(times), evaluations=n_evaluations, obstacle=obstacle,
+        size=max(times), evaluations=len(losses) - 1 + len(along_orbit), obstacle=obstacle,
     )  # fmt: skip
 
 
