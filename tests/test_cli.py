@@ -327,7 +327,7 @@ def test_a_report_is_printed_where_letters_are_missing_and_python_has_no_path(tm
 # Surroundings ---------------------------------------------------------------------------------------------------------
 
 BACKEND = "def riemannian_gradient(metric, G, H, e_G, e_H):\n    return e_G @ (G.mT @ G), e_H @ (H.mT @ H)\n"
-FEW = ["--metric", "inv", "--case", "1x1x1"]
+TINY = ["--metric", "inv", "--case", "1x1x1"]
 
 
 def run_refgeo(folder, *arguments, **environment):
@@ -341,7 +341,7 @@ def run_refgeo(folder, *arguments, **environment):
 def test_names_that_are_no_utf_8_are_written_to_json(tmp_path):
     name = os.fsdecode(b"backend_\xff.py")
     (tmp_path / name).write_text(BACKEND)
-    status, _, errors = run_refgeo(tmp_path, "check", name, *FEW, "--json", "report.json")
+    status, _, errors = run_refgeo(tmp_path, "check", name, *TINY, "--json", "report.json")
     assert status == 0, errors
     assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["backend"] == name
 
@@ -354,7 +354,7 @@ def test_a_path_of_windows_is_a_path(path, capsys):
 
 def test_colours_may_be_forced_in_a_pipe_and_bring_no_frames_of_a_bar(tmp_path):
     (tmp_path / "backend.py").write_text(BACKEND)
-    _, output, errors = run_refgeo(tmp_path, "check", "backend.py", *FEW, FORCE_COLOR="1")
+    _, output, errors = run_refgeo(tmp_path, "check", "backend.py", *TINY, FORCE_COLOR="1")
     assert "\x1b[1" in output
     assert "\x1b[2K" not in errors
 
@@ -366,7 +366,7 @@ def test_a_package_that_cannot_be_imported_is_named_and_not_the_backend(package,
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("raise ImportError('libthis.so.3: cannot open shared object file')")
     path = os.pathsep.join([str(tmp_path / "broken"), *sys.path[1:]])
-    status, _, errors = run_refgeo(tmp_path, "check", "backend.py", *FEW, PYTHONPATH=path)
+    status, _, errors = run_refgeo(tmp_path, "check", "backend.py", *TINY, PYTHONPATH=path)
     assert status == 2
     assert errors.splitlines()[-1].startswith(f"refgeo: importing {package}, which refgeo needs, failed: libthis.so.3")
 
@@ -386,7 +386,7 @@ def test_it_runs_from_a_zip_file_and_without_sources(sources, tmp_path):
     path = os.pathsep.join([str(tmp_path / "all.zip"), *(p for p in sys.path[1:] if not (Path(p) / "refgeo").exists())])
     if any((Path(p) / "refgeo").exists() and (Path(p) / "numpy").exists() for p in sys.path):
         path = os.pathsep.join([str(tmp_path / "all.zip"), *sys.path[1:]])
-    status, output, errors = run_refgeo(tmp_path, "check", "backend.py", *FEW, PYTHONPATH=path)
+    status, output, errors = run_refgeo(tmp_path, "check", "backend.py", *TINY, PYTHONPATH=path)
     assert status == 0, errors
     assert "PASS" in output
 
@@ -399,5 +399,5 @@ def test_key_heads_can_be_given(tmp_path, capsys):
     arguments = ["--checkpoint", str(tmp_path / "model.safetensors"), "--layout", "llama_nope", "--heads", "2"]
     assert main(["inspect", *arguments, "--key-value-heads", "1"]) == 0
     assert main(["inspect", *arguments]) == 2
-    assert main(["check", *FEW, "--key-value-heads", "1"]) == 2
+    assert main(["check", *TINY, "--key-value-heads", "1"]) == 2
     assert "--key-value-heads: expected --checkpoint" in capsys.readouterr().err

@@ -78,7 +78,7 @@ def test_between_check_and_a_backends_function_lie_few_functions(tmp_path, monke
     depths = []
 
     def seen(self, call, timeout):
-        if call.do == "call":
+        if call.action == "call":
             depths.append(len(inspect.stack()) - 1 - own)  # but for this function
         return ask(self, call, timeout)
 

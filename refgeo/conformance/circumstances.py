@@ -247,14 +247,15 @@ CIRCUMSTANCES = [
 ]
 
 
-def perturb(call: Call, rng: np.random.Generator | None = None) -> Call:
+def perturb(call: Call, rng: np.random.Generator | None = None, direction: float = 1.0) -> Call:
     """Make a call whose arrays differ by √eps, so that a right result is the same in half of its digits.
 
-    All numbers become larger; with a random generator, each becomes larger or smaller.
+    All numbers become larger; with a random generator, each becomes larger or smaller; with the direction −1, the
+    opposite.
     """
     perturbed = {}
     for x in call.arrays:
-        signs = 1.0 if rng is None else rng.choice((-1.0, 1.0), x.shape)
+        signs = direction * (1.0 if rng is None else rng.choice((-1.0, 1.0), x.shape))
         perturbed[id(x)] = np.asarray(x * (1.0 + signs * np.finfo(x.dtype).eps ** 0.5), dtype=x.dtype)
     return replace(call, arrays=[perturbed[id(x)] for x in call.arrays])
 

@@ -156,12 +156,18 @@ def _reproducibility_error(scene: Scene, call_changed: CallFunction, call_plain:
 
 
 def _reproducibility_sensitivity(scene: Scene, call_plain: CallFunction) -> Array:
-    """Compare plain calls with a perturbed one, as a right result may jump; 0 if a repeated call has another result."""
-    call, rng = scene.call(RETRACTION), scene.rng("perturbation")
-    calls = call, call, *(perturb(call, rng) for _ in range(N_PERTURBATIONS))
-    first, repeated, *perturbed = (tuple(call_plain(c).result()) for c in calls)
-    is_repeatable = all(np.array_equal(x, y, equal_nan=True) for x, y in zip(first, repeated, strict=True))
-    return np.asarray(is_repeatable * np.max([_product_distance(scene, parts, first) for parts in perturbed], axis=0))
+    """Compare plain calls with opposite perturbations, between which a right result may jump.
+
+    The unperturbed call is not among them, as its own result is in question: it may be that of a call before it. If a
+    repeated call has another result, the results do not depend on the inputs alone, and 0 is returned.
+    """
+    call = scene.call(RETRACTION)
+    calls = [perturb(call, scene.rng(f"perturbation {k}"), s) for k in range(N_PERTURBATIONS) for s in (1.0, -1.0)]
+    *perturbed, repeated = (tuple(call_plain(c).result()) for c in (*calls, calls[0]))
+    if not all(np.array_equal(x, y, equal_nan=True) for x, y in zip(perturbed[0], repeated, strict=True)):
+        return np.zeros(scene.shape)
+    opposite = zip(perturbed[::2], perturbed[1::2], strict=True)
+    return np.asarray(np.max([_product_distance(scene, *pair) for pair in opposite], axis=0))
 
 
 RETRACTION_LAWS = (
