@@ -6,7 +6,6 @@ import argparse
 import ast
 import contextlib
 import io
-import itertools
 import os
 import shlex
 import sys
@@ -388,11 +387,6 @@ def _add_inspect(commands: Any) -> None:
         "refgeo inspect --checkpoint model/ --layout bert --plot heads.png", network,
     )  # fmt: skip
     inspect.add_argument(
-        "--verify", action="store_true",
-        help="first move the weights along every symmetry that the layout claims, and see whether the outputs change "
-             "(needs PyTorch and transformers, and a folder that transformers loads)",
-    )  # fmt: skip
-    inspect.add_argument(
         "--each-head", action="store_true", help="print one row for each head, not one row for all heads of a layer"
     )
     inspect.add_argument("--plot", type=_output_path, metavar="FILE",
@@ -403,9 +397,9 @@ def _add_inspect(commands: Any) -> None:
 # Progress and results -------------------------------------------------------------------------------------------------
 
 
-def _show_progress(options: argparse.Namespace, activity: str = "checking") -> Any:
+def _show_progress(options: argparse.Namespace) -> Any:
     """Return a context in which progress is shown."""
-    return progress.shown(activity, options.quiet)
+    return progress.shown("checking", options.quiet)
 
 
 @contextlib.contextmanager
@@ -532,8 +526,6 @@ def _inspect(options: argparse.Namespace) -> int:
     if options.plot is not None:
         _refuse_unknown_format(options.plot)
     network = networks.read(options.checkpoint, options.layout, options.heads, options.key_value_heads)
-    if options.verify and not _verify_symmetries(options, network):
-        return FAILED
     summary = network.summary()
 
     def plot() -> bytes:
@@ -560,28 +552,6 @@ def _refuse_unknown_format(file: Path) -> None:
     formats = FigureCanvasBase.get_supported_filetypes()
     if _image_format(file) not in formats:
         raise ValueError(f"plot: expected a name that ends with .{', .'.join(sorted(formats))}, got {file.name}")
-
-
-def _verify_symmetries(options: argparse.Namespace, network: Any) -> bool:
-    """Measure whether the network has the symmetries that its layout claims, print the findings, and return whether.
-
-    The network is loaded by transformers from the folder.
-    """
-    from refgeo.networks.trial import verify
-
-    with _show_progress(options, "verifying") as progress:
-        evaluations = itertools.count(1)
-        result = verify(network, options.checkpoint, lambda: progress(next(evaluations), 0, "evaluations"))
-    show(result.table(), *result.reasons)
-    claims = f"symmetries that the layout {network.layout} claims"
-    if result.holds:
-        print(f"The network has all {len(result)} {claims}.\n")
-    else:
-        broken = sum(finding.verdict == "does not hold" for finding in result)
-        missing = f"The network does not have {broken} of the {len(result)} {claims}"
-        undecided = f"It is undecided whether the network has the {claims}"
-        print(f"{missing if broken else undecided}, so refgeo does not count redundant parameters.")
-    return result.holds
 
 
 def _write_vectors(options: argparse.Namespace) -> int:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-import re
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 import refgeo as rg
-from refgeo.cli import main
 
 KINDS = {
     "bert": ("bert", "roberta", "electra", "mobilebert"),
@@ -59,12 +58,55 @@ def saved(kind, folder, **more):
     return module
 
 
+def verify(network, folder):
+    """Measure the symmetries that a layout claims, on the outputs of the model that transformers makes of a folder.
+
+    The pairs get random weights, for which scores and outputs are of the order of 1: of fresh ones nothing is seen.
+    """
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    kinds = transformers.AutoConfig.from_pretrained(folder).architectures
+    module = getattr(transformers, kinds[0]).from_pretrained(folder)
+    if hasattr(module, "set_experts_implementation"):
+        module.set_experts_implementation("eager")  # others have no double precision
+    module, rng = module.double().eval(), np.random.default_rng(0)
+    # read again, since tensors of files may have older names than the module's
+    network = rg.networks.read(module, network.form, network.heads, network.key_value_heads)
+    pairs = {name for claim in network.symmetries() for name in claim.blocks}
+
+    def draw(name, block):
+        if name in pairs and isinstance(block, rg.Pair):
+            return rg.Pair(*(1.5 * rng.standard_normal(F.shape) / F.shape[-2] ** 0.5 for F in block))
+        return block + 0.1 * rng.standard_normal(np.shape(block)) if name in pairs else block
+
+    generator = torch.Generator().manual_seed(0)
+    takes, config = inspect.signature(module.forward).parameters, module.config
+    text, vision = getattr(config, "text_config", config), getattr(config, "vision_config", config)
+    inputs = {}
+    for name in {"input_ids", "decoder_input_ids"} & takes.keys():
+        inputs[name] = torch.randint(0, text.vocab_size, (2, 8), generator=generator)
+    if "pixel_values" in takes:
+        shape = 2, vision.num_channels, vision.image_size, vision.image_size
+        inputs["pixel_values"] = torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    def loss(blocks):
+        state = network.state_dict(blocks, np.float64)
+        tensors = {name: torch.from_numpy(state[name]) for name in network.shapes}
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(0)  # for models that draw what they look at
+            outputs = torch.func.functional_call(module, tensors, (), inputs).to_tuple()
+        squares = torch.cat([x.double().ravel() for x in outputs if isinstance(x, torch.Tensor)]) ** 2
+        return float(squares @ torch.linspace(1.0, 2.0, len(squares), dtype=torch.float64))
+
+    blocks = {name: draw(name, block) for name, block in network.blocks.items()}
+    verification = rg.symmetry.verify(loss, blocks, network.symmetries())
+    assert not any(finding.obstacle for finding in verification)
+    return verification
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("layout", "kind"), [(layout, kind) for layout, kinds in KINDS.items() for kind in kinds])
 def test_every_claim_about_an_architecture_is_true(layout, kind, tmp_path):
-    from refgeo.networks.trial import verify
-
     saved(kind, tmp_path)
     network = rg.networks.read(tmp_path, layout)
     found = verify(network, tmp_path)
@@ -94,8 +136,6 @@ def read_with_planes(kind, folder, planes, out):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", PLANES)
 def test_partial_and_interleaved_planes_are_layouts_of_your_own(kind, tmp_path):
-    from refgeo.networks.trial import verify
-
     planes, out = PLANES[kind]
     more = {"partial_rotary_factor": planes["rotated"]} if "rotated" in planes else {}
     saved(kind, tmp_path, **more)
@@ -163,33 +203,22 @@ def test_a_share_of_columns_that_is_no_even_number_is_refused(rotated):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("kind", "layout"), [("cohere", "llama_rotary"), ("helium", "llama_rotary"), ("roformer", "bert")]
-)
-def test_fresh_weights_do_not_hide_what_is_missing(kind, layout, tmp_path, capsys):
-    """They are so small, and norms so often in single precision, that of the weights themselves nothing is seen."""
-    transformers = pytest.importorskip("transformers")
-    transformers.AutoModel.from_config(configuration(transformers.CONFIG_MAPPING[kind])).save_pretrained(tmp_path)
-    assert main(["inspect", "--checkpoint", str(tmp_path), "--layout", layout, "--verify", "--quiet"]) == 1
-    assert "does not hold" in capsys.readouterr().out
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("kind", "layout", "status"),
-    [("BertForMaskedLM", "bert", 0), ("RoFormerForMaskedLM", "bert", 1), ("LlamaForCausalLM", "llama_rotary", 0)],
-)
-def test_heads_of_a_task_are_no_obstacle(kind, layout, status, tmp_path, capsys):
-    transformers = pytest.importorskip("transformers")
-    model = getattr(transformers, kind)
+    ("model", "layout", "holds"),
+    [
+        ("CohereModel", "llama_rotary", False), ("HeliumModel", "llama_rotary", False),
+        ("RoFormerModel", "bert", False), ("RoFormerForMaskedLM", "bert", False), ("BertForMaskedLM", "bert", True),
+        ("LlamaForCausalLM", "llama_rotary", True),
+    ],
+)  # fmt: skip
+def test_symmetries_are_measured_on_fresh_weights_with_and_without_the_head_of_a_task(model, layout, holds, tmp_path):
+    """Fresh weights are so small, and norms so often in single precision, that of themselves nothing is seen."""
+    model = getattr(pytest.importorskip("transformers"), model)
     model(configuration(model.config_class)).save_pretrained(tmp_path)
-    assert main(["inspect", "--checkpoint", str(tmp_path), "--layout", layout, "--verify", "--quiet"]) == status
-    capsys.readouterr()
+    assert verify(rg.networks.read(tmp_path, layout), tmp_path).holds == holds
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_decoder_has_heads_of_its_own(tmp_path):
-    from refgeo.networks.trial import verify
-
     transformers = pytest.importorskip("transformers")
     config = configuration(
         transformers.ViTMAEConfig, decoder_hidden_size=32, decoder_num_attention_heads=8, decoder_num_hidden_layers=1,
@@ -204,20 +233,6 @@ def test_a_decoder_has_heads_of_its_own(tmp_path):
         (tmp_path / "config.json").write_text(json.dumps(config))
         with pytest.raises(rg.networks.LayoutError, match=message):
             rg.networks.read(tmp_path, "vit")
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("kind", "layout"), [("bert", "bert"), ("llama", "llama")])
-def test_inspect_measures_before_it_counts(kind, layout, tmp_path, capsys):
-    saved(kind, tmp_path)
-    command = ["inspect", "--checkpoint", str(tmp_path), "--layout", layout, "--verify", "--quiet"]
-    assert main(command) == 0
-    shown = capsys.readouterr().out
-    assert re.search(r"has all \d symmetries that the layout \w+ claims", shown)
-    assert "parameters (" in shown
-    (tmp_path / "model.safetensors").rename(tmp_path / "other.safetensors")
-    assert main(command) == 2
-    assert "transformers could not load" in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("ignore")
