@@ -489,17 +489,17 @@ def _rule_options(options: argparse.Namespace) -> dict[str, list[Any]]:
 
 def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:
     """Print the names of checks and test points, and the pairs of levels that no point combines."""
-    from refgeo.conformance.checks import chosen
+    from refgeo.conformance.checks import select_checks
     from refgeo.conformance.features import infeasible_pairs
     from refgeo.conformance.points import Points
 
-    for check in chosen(options.checks):
+    for check in select_checks(options.checks):
         print(f"{check.kind:10s} {check.name:40s} {check.statement}")
     metrics, cases = points.pop("metrics"), points.pop("cases")
     made = Points(**points)
-    for name, *_ in made.selected(metrics[0], cases):
+    for name, *_ in made.select(metrics[0], cases):
         print(f"case       {name}")
-    for pair in infeasible_pairs(made.profile) if made.generated and cases is None else ():
+    for pair in infeasible_pairs(made.profile) if made.is_generated and cases is None else ():
         print("apart      " + " and ".join(f"{kind}: {band}" for kind, band in pair))
     return PASSED
 

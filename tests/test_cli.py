@@ -163,12 +163,12 @@ def test_an_interrupted_check_reports_what_it_has_seen(tmp_path, capsys, monkeyp
     assert 30 < sum(map(int, re.findall(r"\d+", document["interrupted"]))) < 160
 
 
-@pytest.mark.parametrize("where", ["selected", "rows"])
+@pytest.mark.parametrize("where", ["select", "rows"])
 def test_an_interruption_before_and_after_the_points_is_one_too(where, monkeypatch):
     from refgeo.conformance.judge import Judge
     from refgeo.conformance.points import Points
 
-    kind = Points if where == "selected" else Judge
+    kind = Points if where == "select" else Judge
     given, calls = getattr(kind, where), []
 
     def interrupted(*arguments, **options):

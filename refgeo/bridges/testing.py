@@ -34,12 +34,12 @@ from typing import Any
 import numpy as np
 
 from refgeo.conformance.backend import TIMEOUT, Backend
-from refgeo.conformance.checks import CHECKS, Check, chosen, functions_of, known_row, sorted_name
+from refgeo.conformance.checks import CHECKS, Check, functions_of, normalise_row_name, parse_row_name, select_checks
 from refgeo.conformance.conduct import RULES, WHOLE_RUN_RULES
 from refgeo.conformance.diagnosis import NO_FORMULA, diagnose_result
 from refgeo.conformance.evidence import MAX_RATIO, compare
 from refgeo.conformance.operations import FUNCTIONS, OPERATIONS, VALUES, Value
-from refgeo.conformance.plan import values_of
+from refgeo.conformance.plan import option_values
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.report import Report
 from refgeo.conformance.run import check
@@ -192,11 +192,11 @@ def parametrize_with_checks(
     """
     import pytest
 
-    wanted = chosen(checks)
+    wanted = select_checks(checks)
     if not wanted:
         raise ValueError("checks: expected at least one check, got none")
-    combined = [label_of(one) for one in combinations(values_of(options))]
-    given_options = tuple((name, tuple(values)) for name, values in values_of(options).items())
+    combined = [label_of(one) for one in combinations(option_values(options))]
+    given_options = tuple((name, tuple(values)) for name, values in option_values(options).items())
     wanted_metrics = tuple(pair_metric(metric, argument="metrics").name for metric in listed(metrics))
     named = None if checks is None else tuple(listed(checks))
     arguments = {"metrics": wanted_metrics, "checks": named, "profile": profile, "seed": seed,
@@ -222,7 +222,7 @@ def parametrize_with_checks(
                 continue
             for metric in {"contract": [""], "trajectory": combined}.get(one.kind, wanted_metrics):
                 item = BackendCheck(one.name, metric, (("dtype", precision), *arguments.items()))
-                name = sorted_name(f"{one.name}[{metric}]")
+                name = normalise_row_name(f"{one.name}[{metric}]")
                 failure = expected.get(name, expected.get(one.name))
                 marks = [pytest.mark.xfail(reason=failure, raises=AssertionError, strict=True)] if failure else []
                 items.append(pytest.param(backend, item, id=f"{_short(backend)}-{item}", marks=marks))
@@ -237,7 +237,7 @@ def _expected_of(backend: str, given: Mapping[str, str | Mapping[str, str]]) -> 
     for entry, reason in entries.items():
         if not reason or not isinstance(reason, str):
             raise ValueError(f"expected_failures: expected a text that says why {entry} fails, got {reason!r}")
-    return {known_row(entry, "expected_failures"): reason for entry, reason in entries.items()}
+    return {parse_row_name(entry, "expected_failures"): reason for entry, reason in entries.items()}
 
 
 def assert_matches(

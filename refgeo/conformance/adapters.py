@@ -1,4 +1,4 @@
-"""Other people's code as a backend: functions of one block, and optimisers.
+"""Make backends of functions of one block, and of optimisers.
 
 Examples
 --------
@@ -27,7 +27,7 @@ __all__ = ["lora_optimizer", "torch_optimizer", "torch_value_and_grad", "unbatch
 
 
 def unbatched(function: Callable[..., Any], stack: Callable[[list[Any]], Any] = np.stack) -> Callable[..., Any]:
-    """A function of the protocol that takes leading dimensions, from one that takes a single block.
+    """Make a function that takes leading dimensions of a function of a single block.
 
     Parameters
     ----------
@@ -59,23 +59,24 @@ def unbatched(function: Callable[..., Any], stack: Callable[[list[Any]], Any] = 
             for i in range(len(arrays[0]))
         ]
 
-        def joined(parts: list[Any]) -> Any:
-            together = stack(parts)
-            together = together.astype(G.dtype) if type(parts[0]) is float else together
-            return together.reshape((*leading, *together.shape[1:]))
+        def join(parts: list[Any]) -> Any:
+            array = stack(parts)
+            array = array.astype(G.dtype) if type(parts[0]) is float else array
+            return array.reshape((*leading, *array.shape[1:]))
 
         if isinstance(results[0], (tuple, list)):
-            return tuple(joined(list(parts)) for parts in zip(*results, strict=True))
-        return joined(results)
+            return tuple(join(list(parts)) for parts in zip(*results, strict=True))
+        return join(results)
 
     return batched
 
 
 def torch_optimizer(make: Callable[[Any, float], Any], metric: str = "mix") -> Callable[..., Any]:
-    r"""``riemannian_gradient`` of a PyTorch optimiser of LoRA: the preconditioned gradient that one step takes.
+    """Make ``riemannian_gradient`` of a PyTorch optimiser of LoRA: the preconditioned gradient that one step takes.
 
-    The adapter of a layer is W = B A, so G = B and H = Aᵀ. A step of length η from θ gives θ − ηg; with η so large that
-    θ is a rounding error beside ηg, −(θ − ηg)/η is g to the last digits, where a small step would cancel them.
+    The adapter of a layer is W = B A, so G = B and H = Aᵀ. A step of length η from θ gives θ − ηg. If η is so large
+    that θ is a rounding error relative to ηg, then −(θ − ηg)/η is g to the last digits, where a small step would cancel
+    them.
 
     Parameters
     ----------
@@ -91,15 +92,15 @@ def torch_optimizer(make: Callable[[Any, float], Any], metric: str = "mix") -> C
         ``riemannian_gradient(metric, G, H, e_G, e_H)`` on NumPy arrays, for any leading dimensions.
     """
 
-    def riemannian_gradient(asked: str, G: Any, H: Any, e_G: Any, e_H: Any) -> tuple[Any, Any]:
-        if asked != metric:
-            raise NotImplementedError(f"this optimiser is checked as the gradient of {metric} only, not of {asked}")
+    def riemannian_gradient(requested: str, G: Any, H: Any, e_G: Any, e_H: Any) -> tuple[Any, Any]:
+        if requested != metric:
+            raise NotImplementedError(f"this optimiser is checked as the gradient of {metric} only, not of {requested}")
         roundoff, numbers = float(np.finfo(G.dtype).eps), float(np.finfo(G.dtype).max)
         size = max(float(np.abs(G).max()), float(np.abs(H).max()))
         parts: list[Any] = [np.zeros_like(G), np.zeros_like(H)]
         rate, open_parts = 1.0, [0, 1]
         while open_parts and rate < numbers**0.95:
-            changes = _step(make, G, H, e_G, e_H, rate)
+            changes = _step_difference(make, G, H, e_G, e_H, rate)
             for part in list(open_parts):
                 change = float(np.abs(changes[part]).max())
                 if not change < 16.0 * size / roundoff:  # beside which the parameters are rounding; or NaN
@@ -111,12 +112,14 @@ def torch_optimizer(make: Callable[[Any, float], Any], metric: str = "mix") -> C
     return unbatched(riemannian_gradient)
 
 
-def _step(make: Callable[[Any, float], Any], G: Any, H: Any, e_G: Any, e_H: Any, rate: float) -> tuple[Any, Any]:
-    """θ before minus θ after one step; rounded beside ``rate`` times the gradient."""
+def _step_difference(
+    make: Callable[[Any, float], Any], G: Any, H: Any, e_G: Any, e_H: Any, rate: float
+) -> tuple[Any, Any]:
+    """Return θ before a step minus θ after it, in which θ is rounded relative to ``rate`` times the gradient."""
     import torch
 
     B, A = (torch.nn.Parameter(torch.tensor(np.ascontiguousarray(x))) for x in (G, H.T))
-    optimizer = make(_adapter(B, A), rate)
+    optimizer = make(_adapter_module(B, A), rate)
     if not (np.array_equal(B.detach(), G, equal_nan=True) and np.array_equal(A.detach(), H.T, equal_nan=True)):
         raise NotImplementedError(
             "the optimiser changes the factors when it is made, so its step is no gradient at the point that is asked "
@@ -127,8 +130,8 @@ def _step(make: Callable[[Any, float], Any], G: Any, H: Any, e_G: Any, e_H: Any,
     return G - B.detach().numpy(), H - A.detach().numpy().T
 
 
-def _adapter(B: Any, A: Any) -> Any:
-    """A module with the parameters of an adapter, under the names that PEFT gives them."""
+def _adapter_module(B: Any, A: Any) -> Any:
+    """Make a module with the parameters of an adapter, under the names that PEFT gives them."""
     import torch
 
     def holder(weight: Any) -> Any:
@@ -143,9 +146,9 @@ def _adapter(B: Any, A: Any) -> Any:
 
 
 def lora_optimizer(make: Callable[..., Any]) -> Callable[..., Any]:
-    """An optimiser of LoRA, whose parameters are B and A of W = B A, as one of G = B and H = Aᵀ.
+    """Make an optimiser of G = B and H = Aᵀ of an optimiser of LoRA, whose parameters are B and A of W = B A.
 
-    What ``refgeo check`` judges the trajectories of: see `refgeo.check` with ``checks=["step"]``.
+    `refgeo.check` judges its trajectories, with ``checks=["step"]``.
 
     Parameters
     ----------
@@ -159,17 +162,17 @@ def lora_optimizer(make: Callable[..., Any]) -> Callable[..., Any]:
         ``make(params, **options)`` for ``params = [G, H]``.
     """
 
-    def of_the_factors(params: Any, **options: Any) -> Any:
+    def make_for_factors(params: Any, **options: Any) -> Any:
         import torch
 
         G, H = params
         A = torch.nn.Parameter(H.detach().T.contiguous())
-        optimizer = make(_adapter(G, A), **options)
+        optimizer = make(_adapter_module(G, A), **options)
         step = optimizer.step
         with torch.no_grad():
             H.copy_(A.T)  # which the optimiser may have changed
 
-        def both() -> None:
+        def step_both() -> None:
             with torch.no_grad():
                 A.copy_(H.T)
                 A.grad = None if H.grad is None else H.grad.T.contiguous()
@@ -177,7 +180,7 @@ def lora_optimizer(make: Callable[..., Any]) -> Callable[..., Any]:
             with torch.no_grad():
                 H.copy_(A.T)
 
-        optimizer.step = both
+        optimizer.step = step_both
         return optimizer
 
-    return of_the_factors
+    return make_for_factors

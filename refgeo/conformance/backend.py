@@ -1,4 +1,4 @@
-"""Backends: somebody's functions, found and called in one way, in a process of their own where that is possible."""
+"""Backends: somebody's functions, found and called in one way, if possible in a process of their own."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 from refgeo.conformance.call import Answer, BackendError, Call, Event, NoResult
 from refgeo.conformance.operations import FUNCTIONS, arguments_of
-from refgeo.conformance.process import STARTING, Lost, Process, Slow, Thread, refuse_itself
-from refgeo.conformance.uncovered import Reached
+from refgeo.conformance.process import START_TIMEOUT, CallTimeout, Process, ProcessLost, Thread, refuse_itself
+from refgeo.conformance.uncovered import CoverageData
 from refgeo.support.arguments import number
 
 TIMEOUT = 60.0
@@ -89,8 +89,8 @@ class Backend:
         self.where = "this process" if self.spec is None else "a process of its own"
         self._server = Thread(implementation, FUNCTIONS) if self.spec is None else Process(self.spec, FUNCTIONS)
         try:
-            self.described: dict[str, Any] = known or self._server.ask(Call(action="describe"), STARTING).parts
-        except Lost as lost:
+            self.described: dict[str, Any] = known or self._server.request(Call(action="describe"), START_TIMEOUT).parts
+        except ProcessLost as lost:
             raise BackendError(f"backend {self.spec}: importing it failed: {lost}") from None
         self._functions = frozenset(self.described["provides"])
         self.converts: bool = self.described["converts"]
@@ -105,15 +105,15 @@ class Backend:
             )
 
     @classmethod
-    def of(cls, given: Any, timeout: float = TIMEOUT) -> Backend:
-        """The backend that somebody means: one already, a name, or a module or object.
+    def of(cls, backend: Any, timeout: float = TIMEOUT) -> Backend:
+        """Return the backend for a `Backend`, a name, a module or an object.
 
         Examples
         --------
         >>> Backend.of("refgeo.paper").spec
         'refgeo.paper'
         """
-        return given if isinstance(given, Backend) else cls(given, timeout=timeout)
+        return backend if isinstance(backend, Backend) else cls(backend, timeout=timeout)
 
     def provides(self, function: str) -> bool:
         """Whether the backend has `function`.
@@ -126,7 +126,7 @@ class Backend:
         return function in self._functions
 
     def call(self, call: Call) -> Answer:
-        """What comes of a call: the parts as float64 arrays of the expected shapes, or why there are none.
+        """Make a call, and return its results as float64 arrays of the expected shapes, or why there are none.
 
         Examples
         --------
@@ -141,10 +141,10 @@ class Backend:
             if demand >= least and decisive >= call.decisive:
                 return Answer(failure=NoResult(why.event, f"not called again: {why}"))
         call = replace(call, names=arguments_of(call.function, self.is_plain))
-        answer = self._asked(call)
+        answer = self._request(call)
         if _is_exhausted(answer.failure) and self.has_own_process and self._count > 1:
             self.close()  # a new process tells a function that leaks from one that asks for too much
-            answer = self._asked(call)
+            answer = self._request(call)
         failure, losses = answer.failure, (*kind, call.decisive)
         if failure is not None and (_is_exhausted(failure) or not self._count):
             self._losses[losses] += 1
@@ -152,56 +152,59 @@ class Backend:
                 self._given_up[kind].append((demand, call.decisive, failure))
         return answer
 
-    def _asked(self, call: Call) -> Answer:
-        """The answer of a process; of a new one the next time, if this one was lost."""
+    def _request(self, call: Call) -> Answer:
+        """Send a call to the process, and after a loss let the next call start a new process."""
         self._count += 1
         try:
-            return self._server.ask(call, self.timeout)
-        except (Lost, BackendError) as lost:  # it could be imported once, and cannot any more
+            return self._server.request(call, self.timeout)
+        except (ProcessLost, BackendError) as lost:  # it could be imported once, and cannot any more
             self._count = 0
-            event = Event.EXHAUSTED if isinstance(lost, Slow) else Event.FAILED
+            event = Event.EXHAUSTED if isinstance(lost, CallTimeout) else Event.FAILED
             return Answer(failure=NoResult(event, f"{call.function}: {lost}"))
 
-    def reached(self) -> Reached:
-        """The lines of its own files that decisive calls have reached, and those that they have not."""
+    def reached(self) -> CoverageData:
+        """Return which lines of the backend's own files decisive calls have not reached."""
         try:
-            found: Reached = self._server.ask(Call(action="coverage"), self.timeout).parts
-            return found
-        except (Lost, BackendError):
+            data: CoverageData = self._server.request(Call(action="coverage"), self.timeout).parts
+            return data
+        except (ProcessLost, BackendError):
             return {}
 
-    def fresh(self) -> Backend:
-        """The same backend in a new process, which remembers nothing; itself if it has no process of its own."""
+    def restarted(self) -> Backend:
+        """Return the same backend in a new process, which remembers nothing; itself if it has no process of its own."""
         return Backend(self.spec, self.name, self.timeout, self.described) if self.has_own_process else self
 
     @contextmanager
     def isolated(self) -> Iterator[Backend]:
-        """The same backend in a new process, which ends with this; itself if it has no process of its own."""
-        fresh = self.fresh()
+        """Return a context with the same backend in a new process, which ends with it.
+
+        Without a process of its own, it is the backend itself.
+        """
+        restarted = self.restarted()
         try:
-            yield fresh
+            yield restarted
         finally:
-            if fresh is not self:
-                fresh.close()
+            if restarted is not self:
+                restarted.close()
 
     def close(self) -> None:
-        """End its process."""
+        """End the process."""
         self._count = 0
         self._server.close()
 
 
 def _is_exhausted(failure: NoResult | None) -> bool:
-    """Whether time or memory did not suffice."""
+    """Return whether time or memory did not suffice."""
     return failure is not None and failure.event is Event.EXHAUSTED
 
 
 def is_demanding(call: Call) -> bool:
-    """Whether somebody right may run out of time or memory, with dense matrices of n² or h⁴ numbers."""
+    """Return whether a right implementation may run out of time or memory, with dense matrices of n² or h⁴ numbers."""
     return _demand(call) > 0
 
 
 def _demand(call: Call) -> int:
-    """Numbers in the dense matrices of a literal route, if they are many; else 0."""
+    """Return the number of entries of the dense matrices of a literal implementation, if they are many; else 0."""
     G, H = call.arrays[:2]
     *blocks, n, h = G.shape
     m = H.shape[-2]

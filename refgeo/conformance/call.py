@@ -60,7 +60,7 @@ class Call:
     concurrent : tuple of Call
         Calls that another thread repeats at the same time.
     layout : str
-        The memory layout of the arrays: "" or one of `refgeo.conformance.memory.LIES`.
+        The memory layout of the arrays: "" or one of `refgeo.conformance.memory.LAYOUTS`.
     in_thread : bool
         Whether the call is made in a thread of its own.
     decisive : bool

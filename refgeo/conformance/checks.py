@@ -1,4 +1,4 @@
-"""The register of all checks: values, laws of retractions, rules of conduct, searches, trajectories."""
+"""The table of all checks: values, laws of retractions, rules of conduct, searches, trajectories."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from refgeo.support.arguments import listed, one_of
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that must hold: what a row of a report is about.
+    """A statement about a backend that must hold; the subject of a row of a report.
 
     Attributes
     ----------
     name : str
     kind : "value", "law", "contract", "search" or "trajectory"
     function : str
-        The backend's function that is judged; of a rule of conduct "", as it is for all.
+        The backend's function that is judged; "" for a rule of conduct, which all functions must obey.
     statement : str
-        What must hold, in a line.
+        What must hold, in one line.
     value : Value, optional
     """
 
@@ -40,11 +40,11 @@ class Check:
 
     @property
     def harmful(self) -> bool:
-        """Whether who breaks this rule of conduct makes his caller's numbers wrong."""
+        """Whether a breach of this rule of conduct makes the caller's numbers wrong."""
         return self.name in HARMFUL
 
     def statement_of(self, metric: str) -> str:
-        """What must hold, for one metric.
+        """Return what must hold, for one metric.
 
         Examples
         --------
@@ -66,59 +66,61 @@ CHECKS: dict[str, Check] = {
 }
 
 
-def chosen(names: Iterable[str] | None) -> list[Check]:
-    """The checks with these names, or of the functions with these names; None: all.
+def select_checks(names: Iterable[str] | None) -> list[Check]:
+    """Return the checks with these names, or of the functions with these names; all checks for None.
 
-    A value's name alone leaves conduct out.
+    The name of a single value does not select the rules of conduct.
     """
-    wanted = list(FUNCTIONS) if names is None else listed(names)
-    for name in wanted:
+    requested = list(FUNCTIONS) if names is None else listed(names)
+    for name in requested:
         one_of("checks", name, [*FUNCTIONS, *CHECKS])
-    functions = {*wanted} & {*FUNCTIONS}
+    functions = {*requested} & {*FUNCTIONS}
     functions |= {UPDATE_RULES[0]} if functions & {*UPDATE_RULES} else set()
-    found = []
+    selection = []
     for check in CHECKS.values():
-        if check.name in wanted or check.function in functions or (check.kind == "contract" and functions):
-            found.append(check)
-    return found
+        if check.name in requested or check.function in functions or (check.kind == "contract" and functions):
+            selection.append(check)
+    return selection
 
 
 def functions_of(names: Iterable[str] | None) -> set[str]:
-    """Those whose conduct is watched: of the checks with these names, or all."""
-    wanted = list(FUNCTIONS) if names is None else listed(names)
-    found = {name for name in wanted if name in FUNCTIONS}
-    found |= {CHECKS[name].function for name in wanted if name in CHECKS and CHECKS[name].function}
-    found |= {*UPDATE_RULES} if found & {*UPDATE_RULES} else set()
-    return found or {*FUNCTIONS}
+    """Return the functions whose conduct is checked: those of the checks with these names, or all."""
+    requested = list(FUNCTIONS) if names is None else listed(names)
+    functions = {name for name in requested if name in FUNCTIONS}
+    functions |= {CHECKS[name].function for name in requested if name in CHECKS and CHECKS[name].function}
+    functions |= {*UPDATE_RULES} if functions & {*UPDATE_RULES} else set()
+    return functions or {*FUNCTIONS}
 
 
-def known_row(entry: str, argument: str) -> str:
-    """The name of a row, such as ``christoffel[inv]`` or ``christoffel``, if its check and its metric are known, as
-    `sorted_name` writes it; of what a trajectory has in brackets, the options of the rule, nothing is known.
+def parse_row_name(entry: str, argument: str) -> str:
+    """Return the name of a row, such as ``christoffel[inv]``, in its normal form.
+
+    An unknown check or metric is an error. For a trajectory, the brackets contain options of the rule, which can be
+    anything.
 
     Examples
     --------
-    >>> known_row("christoffel[inv]", "expected_failures")
+    >>> parse_row_name("christoffel[inv]", "expected_failures")
     'christoffel[inv]'
     """
     name, _, metric = entry.partition("[")
     one_of(argument, name, CHECKS)
     if metric and CHECKS[name].kind != "trajectory":
         pair_metric(metric.removesuffix("]"), argument=argument)
-    return sorted_name(entry)
+    return normalise_row_name(entry)
 
 
-def sorted_name(row: str) -> str:
-    """The name of a row with its options in one order, and their numbers as Python writes them.
+def normalise_row_name(row: str) -> str:
+    """Return the name of a row with its options in alphabetical order, and their values as Python prints them.
 
     Examples
     --------
-    >>> sorted_name("step.invariant[momentum=0,eps=1e-6]")
+    >>> normalise_row_name("step.invariant[momentum=0,eps=1e-6]")
     'step.invariant[eps=1e-06, momentum=0]'
     """
     name, _, options = row.partition("[")
     with suppress(SyntaxError):  # a text that is no Python stands as it is
-        given = ast.parse(f"f({options.removesuffix(']')})", mode="eval").body
-        if isinstance(given, ast.Call) and given.keywords:
-            return f"{name}[{', '.join(sorted(f'{one.arg}={ast.unparse(one.value)}' for one in given.keywords))}]"
+        call = ast.parse(f"f({options.removesuffix(']')})", mode="eval").body
+        if isinstance(call, ast.Call) and call.keywords:
+            return f"{name}[{', '.join(sorted(f'{k.arg}={ast.unparse(k.value)}' for k in call.keywords))}]"
     return row

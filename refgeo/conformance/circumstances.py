@@ -17,7 +17,7 @@ import numpy as np
 
 from refgeo.conformance.call import Call
 from refgeo.conformance.features import NARROW, Features, all_levels, distribute
-from refgeo.conformance.memory import LIES
+from refgeo.conformance.memory import LAYOUTS
 from refgeo.conformance.operations import VALUES, Value
 from refgeo.conformance.scene import TURNS, Scene
 from refgeo.support.arguments import ENDS, Array
@@ -165,7 +165,7 @@ class Circumstance:
     ----------
     kind : "layout", "preceding", "concurrent", "thread" or ""
     name : str
-        One of `refgeo.conformance.memory.LIES`, or of `PRECEDING_CALLS`.
+        One of `refgeo.conformance.memory.LAYOUTS`, or of `PRECEDING_CALLS`.
     """
 
     kind: str = ""
@@ -181,7 +181,7 @@ class Circumstance:
         ('after a call with another t', '')
         """
         if self.kind in ("layout", ""):
-            return LIES[self.name][0]
+            return LAYOUTS[self.name][0]
         call = PRECEDING_CALLS[self.name][0] if self.name else ""
         words = {"preceding": f"after {call}", "concurrent": f"beside {call} in another thread"}
         return words.get(self.kind, "in a thread")
@@ -240,7 +240,7 @@ _MAX_NARROW_COST = 100
 _MIN_PLAIN_POINTS = 4
 """The number of points, the first ones, at which there are plain calls in any case."""
 CIRCUMSTANCES = [
-    *(Circumstance("layout", name) for name in LIES if name),
+    *(Circumstance("layout", name) for name in LAYOUTS if name),
     *(Circumstance("preceding", name) for name in PRECEDING_CALLS),
     *(Circumstance("concurrent", name) for name in CONCURRENT_CALLS),
     Circumstance("thread"),

@@ -33,9 +33,9 @@ from refgeo.conformance.evidence import MAX_RATIO, Evidence, compare, error_unit
 from refgeo.conformance.features import Features
 from refgeo.conformance.laws import can_be_judged, evaluate
 from refgeo.conformance.operations import VALUES, Parts, Value
-from refgeo.conformance.places import Place, blocks_in_words
-from refgeo.conformance.points import Case, named
-from refgeo.conformance.reading import Formula, functions_at, made_of, read_at, read_one, right_formula
+from refgeo.conformance.places import RegionSearch, describe_blocks
+from refgeo.conformance.points import LazyPoint, points_named
+from refgeo.conformance.reading import Formula, definition_terms, read_at, read_one, right_formula, right_functions
 from refgeo.conformance.scene import Scene
 from refgeo.conformance.verdict import NO_DIAGNOSIS, Diagnosis, EvidenceSummary, Verdict
 from refgeo.geometry.pair import Pair
@@ -76,7 +76,7 @@ class FailedCheck:
     backend : Backend
     evidence : mapping of str to list of Evidence
         All evidence of this metric, by check.
-    points : sequence of Case
+    points : sequence of LazyPoint
         The test points of the run.
     deadline : float
         Time, as of ``time.monotonic``, from which on `evaluate` raises `OutOfTime`.
@@ -86,7 +86,7 @@ class FailedCheck:
     metric: str
     backend: Backend
     evidence: MutableMapping[str, list[Evidence]]
-    points: Sequence[Case]
+    points: Sequence[LazyPoint]
     deadline: float
 
     @cached_property
@@ -127,18 +127,18 @@ class FailedCheck:
         errors = self.summary.missing_results
         if self.plain_errors:
             errors = [e for e in self.summary.inaccurate if bool(e.law) == bool(self.plain_errors[0].law)]
-        return named(self.points, dict.fromkeys(e.case for e in errors if not e.circumstance))
+        return points_named(self.points, dict.fromkeys(e.case for e in errors if not e.circumstance))
 
     @cached_property
     def passing(self) -> list[Scene]:
         """The points with decisive evidence, all of it right."""
         failing = {e.case for e in (*self.summary.inaccurate, *self.summary.missing_results)}
-        return named(self.points, dict.fromkeys(e.case for e in self.summary.decisive if e.case not in failing))
+        return points_named(self.points, dict.fromkeys(e.case for e in self.summary.decisive if e.case not in failing))
 
     @cached_property
-    def place(self) -> Place:
+    def place(self) -> RegionSearch:
         """The search for the failing region."""
-        return Place(self.value, self.evaluate, self.failing[0])
+        return RegionSearch(self.value, self.evaluate, self.failing[0])
 
 
 def diagnose(failed: FailedCheck) -> Diagnosis:
@@ -168,7 +168,7 @@ def diagnose_result(scene: Scene, value: Value, backend: Backend) -> Diagnosis:
 def _diagnose(failed: FailedCheck) -> Diagnosis:
     value, summary = failed.value, failed.summary
     if all(e.circumstance or e.law for e in summary.wrong_evidence):
-        is_local = failed.failing and failed.plain_errors and not all(map(bool, failed.place.usual()))
+        is_local = failed.failing and failed.plain_errors and not all(map(bool, failed.place.fails_at_generic_points()))
         region = _find_region(failed) if is_local else ""
         return Diagnosis("; ".join(filter(None, [region and f"wrong {region}", _describe_circumstances(summary)])))
     if failed.check.kind == "law" or not failed.failing:
@@ -212,7 +212,7 @@ def _diagnose_samples(failed: FailedCheck, samples: list[Sample]) -> Diagnosis:
     simple = next((h for h in _simple_hypotheses(value, samples) if _is_consistent(h, samples)), None)
     if simple is not None and _is_consistent(simple, others):
         return Diagnosis(simple.text)
-    generic = failed.place.usual()
+    generic = failed.place.fails_at_generic_points()
     is_everywhere = True in generic and False not in generic
     # where a generic point passes, the backend has the right formula, and only a region of inputs is wrong
     if is_everywhere and not (others and (simple is not None or _is_refuted(value, samples, others))):
@@ -477,17 +477,17 @@ def _is_inherited(failed: FailedCheck, faulty: Sequence[str]) -> bool:
 
 def _compose(value: Value, backend: Backend, scene: Scene, faulty: Sequence[str], raises_all: bool) -> Parts:
     """Evaluate the definition of a value in terms of others: the backend's own where they are faulty."""
-    from refgeo.conformance.precision import representable
+    from refgeo.conformance.precision import round_to_dtype
 
     def own(name: str, *vectors: Pair) -> Pair:
         if name not in faulty:
             return right(name, *vectors)
-        pairs = [representable(v, scene.dtype) for v in vectors]
+        pairs = [round_to_dtype(v, scene.dtype) for v in vectors]
         return Pair.unchecked(*backend.call(scene.call(VALUES[name], pairs)).result())
 
-    right, operation, point = functions_at(scene.space), value.operation, scene.point
+    right, operation, point = right_functions(scene.space), value.operation, scene.point
     vectors = dict(zip(operation.vectors, scene.inputs(operation), strict=True))
-    terms = made_of(operation, scene.metric, point, vectors, own, own if raises_all else right)
+    terms = definition_terms(operation, scene.metric, point, vectors, own, own if raises_all else right)
     if value.order == 2:
         (christoffel,) = terms.values()
         return tuple(point + scene.t * vectors["v"] - 0.5 * scene.t**2 * christoffel)
@@ -539,7 +539,7 @@ def _find_region(failed: FailedCheck) -> str:
     if _fails_in_single_only(failed):
         words += ["at some points"] * any(features.single for features in right) + ["in float32 only"]
     else:
-        blocks, interval = _wrong_blocks(failed), failed.place.find(wrong, right)
+        blocks, interval = _wrong_blocks(failed), failed.place.find_interval(wrong, right)
         is_partial = not interval and any(math.prod(scene.shape) > 1 for scene in failed.passing)
         words += filter(
             None, ["at some points" * bool(blocks and is_partial), blocks, interval and f"where {interval}"]
@@ -587,7 +587,7 @@ def _wrong_blocks(failed: FailedCheck) -> str:
         if count < 2 or not all(e.block for e in blocks):
             return ""
         outcomes += [(int(np.ravel_multi_index(e.block, scene.shape)), count, e.is_failure) for e in blocks]
-    return blocks_in_words(outcomes)
+    return describe_blocks(outcomes)
 
 
 def _diagnose_batching(failed: FailedCheck) -> str:

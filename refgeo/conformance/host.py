@@ -1,7 +1,7 @@
-"""The judged side: somebody's functions, called as asked, with what they did besides returning.
+"""Call somebody's functions as requested, and record what the calls do besides returning.
 
-This runs in a process of its own (`serve`), so that whatever a backend does to it, to NumPy or to refgeo, happens to
-the judged and not to the judge. An object is served in the judge's process, by the same `Host`.
+This runs in a process of its own (`serve`), so that whatever a backend does to the process, to NumPy or to refgeo does
+not affect the judge. An object without a name is called in the judge's process, by the same `Host`.
 """
 
 from __future__ import annotations
@@ -31,39 +31,46 @@ import numpy.ma
 import numpy.typing as npt
 
 from refgeo.conformance.call import Answer, Arrays, BackendError, Breaches, Call, Event, NoResult
-from refgeo.conformance.interleaving import in_a_thread, interleaved
-from refgeo.conformance.memory import Laid, copies, laid_out
-from refgeo.conformance.routine import Problem, plain_routine
-from refgeo.conformance.steps import RULE_ARGUMENTS, Walk, needs, rule_of, trajectory
+from refgeo.conformance.interleaving import interleave_calls, run_in_thread
+from refgeo.conformance.memory import LayoutView, apply_layout, copies
+from refgeo.conformance.routine import Problem, wrap_function
+from refgeo.conformance.steps import (
+    RULE_ARGUMENTS,
+    TrajectoryRequest,
+    compute_trajectory,
+    required_arguments,
+    rule_kind,
+)
 from refgeo.conformance.uncovered import Coverage
 from refgeo.support import files
 from refgeo.support.arguments import detached
 from refgeo.support.console import printable
 
-MOST_TEXT = 400
-_MUCH = 1 << 14
-"""Of calls with more numbers only the last one is remembered."""
+MAX_TEXT = 400
+"""Number of characters of somebody's messages that are kept; chosen."""
+_MAX_REMEMBERED = 1 << 14
+"""Number of entries of a call's inputs above which only the last call is remembered; chosen, to bound memory."""
 _OUT_OF_MEMORY = re.compile("out of memory|can(no|')t allocate|RESOURCE_EXHAUSTED", re.IGNORECASE)
-"""What PyTorch and JAX say, where Python raises MemoryError."""
+"""Messages of PyTorch and JAX in cases in which Python raises MemoryError."""
 
 
 class LayoutRefused(Exception):
-    """The backend's ``asarray`` takes no arrays of this layout."""
+    """The backend's ``asarray`` refuses arrays of this memory layout."""
 
 
 class NotInFile(NotImplementedError):
-    """A file of results holds no such value."""
+    """A file of results has no value for this call."""
 
 
 class Unusable(Exception):
-    """A result that is no array of real numbers of the expected shape."""
+    """A result that is not an array of real numbers of the expected shape."""
 
 
 # Somebody's code -----------------------------------------------------------------------------------------------------
 
 
 def load(spec: str) -> Any:
-    """The module or object named by ``module``, ``module:object`` or ``path/to/file.py`` (also ``file.py:object``).
+    """Import the module or object that ``module``, ``module:object``, ``file.py`` or ``file.py:object`` names.
 
     Raises
     ------
@@ -71,7 +78,7 @@ def load(spec: str) -> Any:
         It cannot be imported, or the object does not exist.
     """
     place, attribute = files.place_of(spec)
-    implementation: Any = _imported(place)
+    implementation: Any = _import_module(place)
     for part in filter(None, attribute.split(".")):
         if not hasattr(implementation, part):
             raise BackendError(f"backend {spec}: {place} was imported but has no {attribute!r}")
@@ -80,34 +87,39 @@ def load(spec: str) -> Any:
 
 
 def as_backend(implementation: Any, functions: Sequence[str]) -> Any:
-    """The implementation itself; of a function alone, one that has it: of that name, an update rule by what it
-    gets, or else a sharpness routine.
+    """Return an implementation, or wrap a single function as an implementation that has it.
+
+    A function that is named as one of the protocol stands for it. Otherwise its arguments decide whether it is an
+    update rule or a sharpness routine.
     """
     if not callable(implementation) or any(_provides(implementation, name) for name in functions):
         return implementation
     name = getattr(implementation, "__name__", "")
     if name in functions:
         return SimpleNamespace(**{name: implementation})
-    if rule_of(implementation):
-        return SimpleNamespace(**{rule_of(implementation): implementation})
-    return SimpleNamespace(sharpness=plain_routine(implementation), is_plain=True)
+    if rule_kind(implementation):
+        return SimpleNamespace(**{rule_kind(implementation): implementation})
+    return SimpleNamespace(sharpness=wrap_function(implementation), is_plain=True)
 
 
 def _provides(implementation: Any, function: str) -> bool:
-    """Whether it has a function; some have common names, and are told by what they get (a method ``step`` is none)."""
+    """Return whether an implementation has a function of the protocol.
+
+    Update rules have common names, so their arguments decide: a method ``step`` of another kind does not count.
+    """
     try:
-        found = getattr(implementation, function, None)
-        return callable(found) and (function not in RULE_ARGUMENTS or rule_of(found) == function)
+        member = getattr(implementation, function, None)
+        return callable(member) and (function not in RULE_ARGUMENTS or rule_kind(member) == function)
     except Exception:  # somebody's property raises: it is there, and calling it will say why it fails
         return True
 
 
-def _imported(place: str) -> Any:
-    """Somebody's module; whatever importing it raises, sys.exit included, is a `BackendError`."""
+def _import_module(place: str) -> Any:
+    """Import somebody's module; whatever the import raises, including SystemExit, becomes a `BackendError`."""
     path, expected = Path(place), "expected the name of a module, module:object or the path of a .py file"
     if not place or path.is_dir() or (path.is_file() and path.suffix != ".py"):
-        came = "nothing" if not place else "a folder" if path.is_dir() else "a file of another kind"
-        raise BackendError(f"backend {place!r}: {expected}, got {came}")
+        got = "nothing" if not place else "a folder" if path.is_dir() else "a file of another kind"
+        raise BackendError(f"backend {place!r}: {expected}, got {got}")
     if path.suffix == ".py" and not path.is_file():
         raise BackendError(f"backend {place}: no such file")
     if "" not in sys.path:
@@ -120,7 +132,7 @@ def _imported(place: str) -> Any:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise BackendError(f"backend {place}: importing it raised {said(error)}; {expected}") from None
+        raise BackendError(f"backend {place}: importing it raised {describe_exception(error)}; {expected}") from None
     finally:
         sys.argv = arguments
 
@@ -128,46 +140,52 @@ def _imported(place: str) -> Any:
 _PACKAGES = tuple({
     *site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"),
 })  # fmt: skip
-"""Where installed packages lie: below Python's own folder, where there is no virtual environment."""
+"""Folders of installed packages; without a virtual environment they lie below Python's own folder."""
 _REFEREE = (str(Path(__file__).parent), "<frozen ", files.__file__)
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
 
 @cache
 def _is_ours(file: str) -> bool:
-    """Whether code is neither somebody's own nor of an installed package: the referee's, or Python's."""
+    """Return whether a file belongs to the referee or to Python itself."""
     return file.startswith(_REFEREE) or (file.startswith(_STANDARD_LIBRARY) and not file.startswith(_PACKAGES))
 
 
 def _is_foreign(folder: str, file: str) -> bool:
-    """Whether code is not somebody's own: not in the folder of his module, if that is an installed one."""
+    """Return whether a file is outside somebody's own code; of an installed module, its folder is its own code."""
     return _is_ours(file) or (file.startswith(_PACKAGES) and not (folder and file.startswith(folder)))
 
 
-def said(error: BaseException) -> str:
-    """What an exception says, and the last line of somebody's own code on the way to it."""
+def describe_exception(error: BaseException) -> str:
+    """Return the type and message of an exception, and the last line of somebody's own code on the way to it."""
     frames = _their_frames(error)
     own = [frame for frame in frames if not frame.filename.startswith(_PACKAGES)] or frames
     where = f" ({Path(own[-1].filename).name}:{own[-1].lineno}, in {own[-1].name})" if own else ""
-    return " ".join([f"{_named(error)}{where}", *map(printable, getattr(error, "__notes__", [])[:1])])
+    return " ".join([f"{_describe_type(error)}{where}", *map(printable, getattr(error, "__notes__", [])[:1])])
 
 
 def _their_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Of code that is neither ours nor Python's own."""
+    """Return the stack frames that belong neither to the referee nor to Python itself."""
     return [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
 
 
-def _named(error: BaseException) -> str:
-    """In characters that a file can hold; somebody's ``__str__`` may itself raise."""
+def _describe_type(error: BaseException) -> str:
+    """Return the type and message of an exception, in characters that a file can hold.
+
+    Somebody's ``__str__`` may itself raise.
+    """
     try:
-        message = printable(str(error).encode("utf-8", "replace").decode("utf-8")[:MOST_TEXT]).strip()
+        message = printable(str(error).encode("utf-8", "replace").decode("utf-8")[:MAX_TEXT]).strip()
     except Exception:
         message = "(no message)"
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def _failure(error: BaseException, call: Call, converts: bool) -> NoResult:
-    """What the judge is told of an exception, which NumPy's arrays may have caused where nothing converts them."""
+    """Classify an exception, and describe it for the judge.
+
+    A backend without ``asarray`` gets NumPy arrays; the description says so if they may be the cause.
+    """
     if isinstance(error, NotInFile):
         return NoResult(Event.NOT_IMPLEMENTED, str(error))
     if isinstance(error, Unusable):
@@ -175,15 +193,15 @@ def _failure(error: BaseException, call: Call, converts: bool) -> NoResult:
     if isinstance(error, NotImplementedError):
         cause = error.__cause__ or error.__context__
         if cause is None or isinstance(cause, (LookupError, ImportError, NotImplementedError)):  # what there is
-            return NoResult(Event.NOT_IMPLEMENTED, _named(error))
-        return NoResult(Event.MASKED_EXCEPTION, f"{_named(error)}, after {said(cause)}")
+            return NoResult(Event.NOT_IMPLEMENTED, _describe_type(error))
+        return NoResult(Event.MASKED_EXCEPTION, f"{_describe_type(error)}, after {describe_exception(cause)}")
     if isinstance(error, ModuleNotFoundError):  # which says what is not installed, and nothing of a formula
-        return NoResult(Event.NOT_IMPLEMENTED, said(error))
+        return NoResult(Event.NOT_IMPLEMENTED, describe_exception(error))
     if isinstance(error, LayoutRefused):
         return NoResult(Event.LAYOUT, str(error))
     if isinstance(error, MemoryError):
         return NoResult(Event.EXHAUSTED, "MemoryError: the call needs more memory than refgeo allows for one call")
-    text = said(error)
+    text = describe_exception(error)
     if isinstance(error, TypeError) and not _their_frames(error):  # its body was not entered
         text += f"; refgeo calls it with ({', '.join(call.names)})"
     if isinstance(error, (TypeError, AttributeError)) and "numpy.ndarray" in text and not converts:
@@ -194,22 +212,23 @@ def _failure(error: BaseException, call: Call, converts: bool) -> NoResult:
 # What it does besides returning --------------------------------------------------------------------------------------
 
 
-class Capture:
-    """Output and warnings lead nowhere; in a process of its own by descriptors, so that compiled code is unheard."""
+class OutputCapture:
+    """Discards output and warnings; in a process of its own also those of compiled code, by file descriptors."""
 
     def __init__(self, owns_process: bool) -> None:
         self._descriptors = (1, 2) if owns_process else ()
-        self._take()
+        self._redirect()
 
-    def _take(self) -> None:
+    def _redirect(self) -> None:
+        """Redirect the file descriptors to the null device."""
         for descriptor in self._descriptors:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, descriptor)
             os.close(nowhere)
 
     @contextlib.contextmanager
-    def unheard(self) -> Iterator[None]:
-        """What is said inside is lost."""
+    def silenced(self) -> Iterator[None]:
+        """Return a context in which output and warnings are discarded."""
         with (
             open(os.devnull, "w", encoding="utf-8", errors="replace") as stream,
             contextlib.redirect_stdout(stream),
@@ -217,11 +236,11 @@ class Capture:
             warnings.catch_warnings(action="ignore"),
         ):
             yield
-        self._take()  # somebody may have closed them
+        self._redirect()  # somebody may have closed them
 
 
-Kept = list[tuple[Any, bytes]]
-"""Arrays, and what was in them."""
+Snapshot = list[tuple[Any, bytes]]
+"""Arrays, and the bytes that were in them."""
 
 
 # Calls ---------------------------------------------------------------------------------------------------------------
@@ -234,24 +253,24 @@ class Host:
     ----------
     implementation : module or object
     functions : sequence of str
-        Of the protocol.
+        The names of the functions of the protocol.
     capture : Capture
-        Where its output goes.
+        Discards its output.
     coverage : Coverage, optional
-        Of its files.
+        Records the lines of its files that are reached.
     """
 
     def __init__(
-        self, implementation: Any, functions: Sequence[str], capture: Capture, coverage: Coverage | None = None
+        self, implementation: Any, functions: Sequence[str], capture: OutputCapture, coverage: Coverage | None = None
     ) -> None:
         self.functions = functions
         self.implementation = as_backend(implementation, functions)
         self.capture, self.coverage = capture, coverage
         self._folder = os.path.dirname(getattr(implementation, "__file__", None) or "")
-        self._past: dict[Any, list[tuple[Kept, Kept]]] = {}
+        self._past: dict[Any, list[tuple[Snapshot, Snapshot]]] = {}
 
     def describe(self) -> dict[str, Any]:
-        """What the implementation has, and functions whose names are nearly those that are missing."""
+        """Return which functions the implementation has, and which names nearly match a missing function."""
         missing = [name for name in self.functions if not _provides(self.implementation, name)]
         return {
             "provides": [name for name in self.functions if name not in missing],
@@ -264,165 +283,178 @@ class Host:
                 if not name.startswith("_") and name not in self.functions and _provides(self.implementation, name)
                 and (near := difflib.get_close_matches(name, missing, n=1, cutoff=0.7))
                 and near[0] not in name.split("_")  # toy_sharpness is no mistake
-                and not any(name in one.split("_") for one in self.functions)  # nor is projection
+                and not any(name in known.split("_") for known in self.functions)  # nor is projection
             ] + [
                 f"{name} must take the arguments {', '.join(RULE_ARGUMENTS[name])}, but the {name} here takes "
-                f"{', '.join(needs(found)) or 'none'}"
+                f"{', '.join(required_arguments(rule)) or 'none'}"
                 for name in missing if name in RULE_ARGUMENTS
-                and inspect.isfunction(found := getattr(self.implementation, name, None))
+                and inspect.isfunction(rule := getattr(self.implementation, name, None))
             ],
         }  # fmt: skip
 
     @property
     def _converts(self) -> bool:
+        """Whether the implementation has an ``asarray``."""
         return callable(getattr(self.implementation, "asarray", None))
 
     def answer(self, call: Call) -> Answer:
-        """Carry out a call."""
+        """Carry out a call, and return the answer."""
         if call.action == "describe":
             return Answer(self.describe())
         if call.action == "coverage":
             return Answer(self.coverage.reached() if self.coverage else {})
         if self.coverage is not None:
-            self.coverage.of("decisive" if call.decisive else "other")
+            self.coverage.switch_context("decisive" if call.decisive else "other")
         breaches: Breaches = {}
-        with self.capture.unheard():
+        with self.capture.silenced():
             for earlier in call.preceding:
-                self._again(earlier)()
-            work = getattr(self, f"_{call.action}")
+                self._repeat(earlier)()
+            work = functools.partial(getattr(self, f"_{call.action}"), call, breaches)
             try:
-                parts = in_a_thread(functools.partial(work, call, breaches)) if call.in_thread else work(call, breaches)
+                parts = run_in_thread(work) if call.in_thread else work()
                 return Answer(parts, None, breaches)
             except BaseException as error:
                 return Answer((), _failure(error, call, self._converts))
 
     def _call(self, call: Call, breaches: Breaches) -> Arrays:
-        laid = laid_out(call.arrays, call.layout)
-        given = [one.array for one in laid]
+        """Call a function of the protocol, and record breaches of the rules of conduct."""
+        views = apply_layout(call.arrays, call.layout)
+        inputs = [view.array for view in views]
         if call.layout == "reused":
-            for array in given:
+            for array in inputs:
                 array *= -1.5
-            self._apply(call, self._all_converted(given))
-            for array, content in zip(given, call.arrays, strict=True):
+            self._apply(call, self._convert_all(inputs))
+            for array, content in zip(inputs, call.arrays, strict=True):
                 array[...] = content
         try:
-            converted = self._views(laid)
+            converted = self._views(views)
         except Exception as error:
             if not call.layout:
                 raise
-            raise LayoutRefused(said(error)) from None
-        before, shapes = self._bytes(given, converted), [np.shape(x) for x in converted]
+            raise LayoutRefused(describe_exception(error)) from None
+        contents, shapes = self._bytes(inputs, converted), [np.shape(x) for x in converted]
         function = getattr(self.implementation, call.function)
-        with interleaved(list(map(self._again, call.concurrent)), functools.partial(_is_foreign, self._folder)):
+        with interleave_calls(list(map(self._repeat, call.concurrent)), functools.partial(_is_foreign, self._folder)):
             result = function(call.metric, *converted, *call.extra)
-        result = members(result, len(call.shapes))
-        arrays = [self._back(part) for part in result]
-        parts = [_real(array, shape) for array, shape in zip(arrays, call.shapes, strict=True)]
-        inputs = [*given, *map(self._back, converted)]
-        breaches |= self._left_behind(call.function, given, result)
-        breaches |= _written(call, before, self._bytes(given, converted))
-        reshaped = [np.shape(x) for x in (*given, *converted)] != [*(np.shape(x) for x in call.arrays), *shapes]
+        result = split_parts(result, len(call.shapes))
+        arrays = [self._to_numpy(part) for part in result]
+        results = [_validate(array, shape) for array, shape in zip(arrays, call.shapes, strict=True)]
+        seen = [*inputs, *map(self._to_numpy, converted)]
+        breaches |= self._result_mutation(call.function, inputs, result)
+        breaches |= _input_mutation(call, contents, self._bytes(inputs, converted))
+        reshaped = [np.shape(x) for x in (*inputs, *converted)] != [*(np.shape(x) for x in call.arrays), *shapes]
         breaches |= {"inputs_unchanged": "changed the shape of an input"} if reshaped else {}
-        breaches |= _foreign(call, result, arrays) | _shared(arrays, inputs)
-        return parts
+        breaches |= _dtype_change(call, result, arrays) | _aliasing(arrays, seen)
+        return results
 
-    def _again(self, call: Call) -> Callable[[], None]:
-        """The call whenever it is wanted; what comes of it is of no interest."""
+    def _repeat(self, call: Call) -> Callable[[], None]:
+        """Return a function that makes a call and ignores its result."""
 
-        def asked() -> None:
+        def repeat() -> None:
             with contextlib.suppress(Exception, SystemExit):
                 if call.action == "trajectory":
                     self._trajectory(call, {})
                     return
-                result = self._apply(call, self._all_converted(copies(call.arrays)))
-                for part in members(result, len(call.shapes)) if call.action == "write" else ():
+                result = self._apply(call, self._convert_all(copies(call.arrays)))
+                for part in split_parts(result, len(call.shapes)) if call.action == "write" else ():
                     np.asarray(detached(part))[...] = np.nan
 
-        return asked
+        return repeat
 
     def _bytes(self, given: Arrays, converted: list[Any]) -> list[tuple[bytes, bytes]]:
-        """What is in arrays, and in what ``asarray`` has made of them."""
-        return [(x.tobytes(), self._back(y).tobytes()) for x, y in zip(given, converted, strict=True)]
+        """Return the bytes of arrays, and of what ``asarray`` has made of them."""
+        return [(x.tobytes(), self._to_numpy(y).tobytes()) for x, y in zip(given, converted, strict=True)]
 
-    def _left_behind(self, function: str, inputs: Arrays, result: list[Any]) -> Breaches:
-        """Whether this call has changed what earlier ones of the function with such arrays had returned, or had got."""
-        past, found = self._past.setdefault((function, *(array.shape for array in inputs)), []), {}
-        if any(self._back(x).tobytes() != content for _, results in past for x, content in results):
-            found["keeps_its_results"] = "a call overwrites the result that an earlier call has returned"
+    def _result_mutation(self, function: str, inputs: Arrays, result: list[Any]) -> Breaches:
+        """Detect whether this call has changed the results or the inputs of an earlier call with arrays of these
+        shapes.
+        """
+        past, breaches = self._past.setdefault((function, *(array.shape for array in inputs)), []), {}
+        if any(self._to_numpy(x).tobytes() != content for _, results in past for x, content in results):
+            breaches["keeps_its_results"] = "a call overwrites the result that an earlier call has returned"
         if any(x.tobytes() != content for given, _ in past for x, content in given):
-            found["inputs_unchanged"] = "a call changes the inputs of an earlier call"
-        past.append(([(x, x.tobytes()) for x in inputs], [(x, self._back(x).tobytes()) for x in result]))
-        few = sum(array.size for array in inputs) <= _MUCH
+            breaches["inputs_unchanged"] = "a call changes the inputs of an earlier call"
+        past.append(([(x, x.tobytes()) for x in inputs], [(x, self._to_numpy(x).tobytes()) for x in result]))
+        few = sum(array.size for array in inputs) <= _MAX_REMEMBERED
         del past[1 if few else 0 : -3 if few else -1]  # the first one, too: a buffer may be made of it
-        return found
+        return breaches
 
     def _search(self, call: Call, breaches: Breaches) -> Arrays:
-        """A whole sharpness routine on a diagonal network; the last part is how often it evaluates the loss."""
-        given = [np.array(array) for array in call.arrays]
-        G, H, X, y = given
+        """Run a sharpness routine; the last part of the result is the number of evaluations of the loss."""
+        inputs = [np.array(array) for array in call.arrays]
+        G, H, X, y = inputs
         is_diagonal = G.shape[-2:] == H.shape[-2:] == (1, 1)
-        problem, (rho, order) = Problem(X, y, self._converted, self._back, G.dtype, is_diagonal), call.extra
-        function, converted = getattr(self.implementation, call.function), map(self._converted, (G, H))
-        found = function(call.metric, problem, *converted, rho, order)
+        problem, (rho, order) = Problem(X, y, self._convert, self._to_numpy, G.dtype, is_diagonal), call.extra
+        function, point = getattr(self.implementation, call.function), map(self._convert, (G, H))
+        result = function(call.metric, problem, *point, rho, order)
         try:
-            value, steps = members(found, 2)
-            steps = members(steps, 2)
+            value, steps = split_parts(result, 2)
+            steps = split_parts(steps, 2)
         except Unusable:
-            raise Unusable(f"expected (value, (step_G, step_H)), got {type(found).__name__}") from None
-        if any(x.tobytes() != y.tobytes() for x, y in zip(given, call.arrays, strict=True)):
+            raise Unusable(f"expected (value, (step_G, step_H)), got {type(result).__name__}") from None
+        if any(x.tobytes() != y.tobytes() for x, y in zip(inputs, call.arrays, strict=True)):
             breaches["inputs_unchanged"] = "writes to the arrays it gets"
-        numbers = [_real(self._back(x), shape) for x, shape in zip(steps, call.shapes[1:], strict=True)]
-        return [_real(np.asarray(value), ()), *numbers, np.array(float(problem.calls))]
+        numbers = [_validate(self._to_numpy(x), shape) for x, shape in zip(steps, call.shapes[1:], strict=True)]
+        return [_validate(np.asarray(value), ()), *numbers, np.array(float(problem.calls))]
 
     def _trajectory(self, call: Call, breaches: Breaches) -> Arrays:
-        """Steps of an update rule; an optimiser of PyTorch has parameters of its own, whatever ``asarray`` makes."""
-        own = call.function == "make"
+        """Run an update rule for several steps.
+
+        An optimiser of PyTorch has its own parameters, so ``asarray`` is not used for it.
+        """
+        is_torch = call.function == "make"
 
         def read(x: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-            return _real(np.asarray(detached(x)) if own else self._back(x), shape)
+            return _validate(np.asarray(detached(x)) if is_torch else self._to_numpy(x), shape)
 
-        walk, arrays = Walk(**call.extra[0]), list(call.arrays)
-        convert = (lambda x: x) if own else self._converted
-        with interleaved(list(map(self._again, call.concurrent)), functools.partial(_is_foreign, self._folder)):
-            return trajectory(self.implementation, call.function, arrays, walk, convert, read, breaches)
+        request, arrays = TrajectoryRequest(**call.extra[0]), list(call.arrays)
+        convert = (lambda x: x) if is_torch else self._convert
+        with interleave_calls(list(map(self._repeat, call.concurrent)), functools.partial(_is_foreign, self._folder)):
+            return compute_trajectory(self.implementation, call.function, arrays, request, convert, read, breaches)
 
     def _apply(self, call: Call, converted: list[Any]) -> Any:
+        """Call a function of the protocol with converted arrays."""
         return getattr(self.implementation, call.function)(call.metric, *converted, *call.extra)
 
-    def _all_converted(self, arrays: Arrays) -> list[Any]:
-        """One array given twice is one array after conversion."""
-        once = {id(array): self._converted(array) for array in arrays}
-        return [once[id(array)] for array in arrays]
+    def _convert_all(self, arrays: Arrays) -> list[Any]:
+        """Convert arrays; an array that is given twice is converted once."""
+        converted = {id(array): self._convert(array) for array in arrays}
+        return [converted[id(array)] for array in arrays]
 
-    def _views(self, laid: list[Laid]) -> list[Any]:
-        """Arrays of the backend's own kind that lie so: views of a base that is converted, where it has such views."""
-        bases = {id(one.base): self._converted(one.base) for one in laid}
-        found: dict[int, Any] = {}
-        for one in laid:
-            if id(one) not in found:
+    def _views(self, views: list[LayoutView]) -> list[Any]:
+        """Return arrays of the backend's own kind in these layouts: views of a converted base, if that kind has such
+        views.
+        """
+        bases = {id(view.base): self._convert(view.base) for view in views}
+        converted: dict[int, Any] = {}
+        for view in views:
+            if id(view) not in converted:
                 with contextlib.suppress(Exception):
-                    view = one.take(bases[id(one.base)])
-                    found[id(one)] = view if np.array_equal(self._back(view), one.array, equal_nan=True) else None
-                if found.get(id(one)) is None:
-                    found[id(one)] = self._converted(one.array)
-        return [found[id(one)] for one in laid]
+                    part = view.view_of(bases[id(view.base)])
+                    is_same = np.array_equal(self._to_numpy(part), view.array, equal_nan=True)
+                    converted[id(view)] = part if is_same else None
+                if converted.get(id(view)) is None:
+                    converted[id(view)] = self._convert(view.array)
+        return [converted[id(view)] for view in views]
 
-    def _converted(self, array: npt.NDArray[Any]) -> Any:
+    def _convert(self, array: npt.NDArray[Any]) -> Any:
+        """Convert an array with the backend's ``asarray``, if it has one."""
         convert = getattr(self.implementation, "asarray", None)
         return array if convert is None else convert(array)
 
-    def _back(self, array: Any) -> npt.NDArray[Any]:
+    def _to_numpy(self, array: Any) -> npt.NDArray[Any]:
+        """Convert a result to a NumPy array, or raise `Unusable`."""
         back = getattr(self.implementation, "to_numpy", None)
-        found = array if back is None else back(array)
-        if isinstance(found, np.ma.MaskedArray):
+        result = array if back is None else back(array)
+        if isinstance(result, np.ma.MaskedArray):
             raise Unusable(
                 "expected an array without a mask, got a masked array, whose masked entries can hold any data"
             )
-        return array_of(detached(found))
+        return array_of(detached(result))
 
 
 def array_of(value: Any) -> npt.NDArray[Any]:
-    """An array of a result, or `Unusable`."""
+    """Convert a value to an array, or raise `Unusable`."""
     try:
         return np.asarray(value)
     except ValueError as error:
@@ -431,24 +463,26 @@ def array_of(value: Any) -> npt.NDArray[Any]:
         raise
 
 
-def _written(call: Call, before: list[Any], after: list[Any]) -> Breaches:
+def _input_mutation(call: Call, before: list[Any], after: list[Any]) -> Breaches:
+    """Return a breach that names the inputs whose bytes have changed."""
     names = ", ".join(name for name, x, y in zip(call.names[1:], before, after, strict=False) if x != y)
     return {"inputs_unchanged": f"changed its input {names}"} if names else {}
 
 
-def _foreign(call: Call, result: list[Any], arrays: Arrays) -> Breaches:
-    """Numbers of Python are of any dtype."""
+def _dtype_change(call: Call, result: list[Any], arrays: Arrays) -> Breaches:
+    """Return a breach if a result has another dtype than the inputs; numbers of Python have no dtype."""
     pairs = zip(result, arrays, strict=True)
     kinds = {array.dtype.name for part, array in pairs if not isinstance(part, (int, float, list, tuple))}
-    foreign = ", ".join(sorted(kinds - set(call.dtypes)))
-    if not (call.dtypes and foreign):
+    changed = ", ".join(sorted(kinds - set(call.dtypes)))
+    if not (call.dtypes and changed):
         return {}
-    single = "jax" in sys.modules and foreign == "float32" and call.dtypes[0] == "float64"
+    single = "jax" in sys.modules and changed == "float32" and call.dtypes[0] == "float64"
     hint = '; JAX computes in double precision only after jax.config.update("jax_enable_x64", True)' if single else ""
-    return {"dtype_kept": f"returned {foreign} for {call.dtypes[0]} input{hint}"}
+    return {"dtype_kept": f"returned {changed} for {call.dtypes[0]} input{hint}"}
 
 
-def _shared(results: Arrays, inputs: Arrays) -> Breaches:
+def _aliasing(results: Arrays, inputs: Arrays) -> Breaches:
+    """Return a breach if results share memory with inputs or with each other."""
     if any(part.size and np.shares_memory(part, x) for part in results for x in inputs):
         return {"owns_its_results": "its result shares memory with its input"}
     if len(results) == 2 and np.shares_memory(results[0], results[1]):
@@ -456,8 +490,8 @@ def _shared(results: Arrays, inputs: Arrays) -> Breaches:
     return {}
 
 
-def members(result: Any, count: int) -> list[Any]:
-    """The parts of a result, which is a pair or one number per block."""
+def split_parts(result: Any, count: int) -> list[Any]:
+    """Split a result into its parts: a pair, or one number per block."""
     if count == 1:
         return [result]
     is_sequence = isinstance(result, (tuple, list)) or type(result).__name__ == "Pair"
@@ -468,7 +502,8 @@ def members(result: Any, count: int) -> list[Any]:
     return parts
 
 
-def _real(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+def _validate(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Return a result as float64, or raise `Unusable` if it has another shape or no real numbers."""
     if array.dtype.kind not in "iuf" and not array.dtype.name.startswith(("bfloat16", "float8")):
         hint = " (with null or None, for NaN?)" if array.dtype == object and any(x is None for x in array.flat) else ""
         what = "text" if array.dtype.kind == "U" else f"dtype {array.dtype}{hint}"
@@ -481,14 +516,14 @@ def _real(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
 
 
 def serve(line: Connection, spec: str, functions: Sequence[str], most_memory: int) -> None:
-    """Serve a backend, in a process of its own, until the line closes; a `BackendError` ends it."""
+    """Serve a backend in a process of its own until the connection is closed; a `BackendError` ends it."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_DATA, (most_memory, most_memory))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.argv[:] = ["refgeo"]
-    capture = Capture(owns_process=True)
+    capture = OutputCapture(owns_process=True)
     try:
         implementation = load(spec)
         coverage = Coverage(spec)  # of calls: importing is slow under a tracer

@@ -1,7 +1,8 @@
-"""Two threads at once, in the order that does most harm: before each line of one call, the other call is made whole.
+"""Interleave the calls of two threads in the most harmful way: before each line of one call, the other call is made.
 
-Threads take turns where they like, so that whole calls of another thread can come between any two lines of a call. To
-wait for that by chance takes many calls; a tracing function brings it about at every line once.
+The operating system switches threads at times of its own, so that a whole call of another thread can come between any
+two lines of a call. To meet such a switch by chance takes many calls; a tracing function makes it happen once at every
+line.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any, TypeVar
 
-_MOST_LINES, _MOST_SECONDS = 200, 1.0
+_MAX_LINES, _MAX_SECONDS = 200, 1.0
+"""Lines before which the other calls are made, and seconds during which this is done; chosen."""
 _PATIENCE = 0.05
-"""Seconds that one thread waits for the other, which may itself wait for a lock that the first one holds."""
+"""Seconds that one thread waits for the other, which may itself wait for a lock that the first one holds; chosen."""
 _Result = TypeVar("_Result")
 
 
-def in_a_thread(work: Callable[[], _Result]) -> _Result:
-    """What comes of some work in a thread of its own.
+def run_in_thread(work: Callable[[], _Result]) -> _Result:
+    """Run a function in a new thread, and return its result.
 
     Examples
     --------
-    >>> in_a_thread(threading.current_thread) is threading.main_thread()
+    >>> run_in_thread(threading.current_thread) is threading.main_thread()
     False
     """
     with ThreadPoolExecutor(1) as pool:
@@ -34,8 +36,8 @@ def in_a_thread(work: Callable[[], _Result]) -> _Result:
 
 
 @contextlib.contextmanager
-def interleaved(others: Sequence[Callable[[], None]], is_foreign: Callable[[str], bool]) -> Iterator[None]:
-    """While this thread runs, another one does all the other work before each line that it reaches for the first time.
+def interleave_calls(calls: Sequence[Callable[[], None]], is_foreign: Callable[[str], bool]) -> Iterator[None]:
+    """Return a context in which another thread makes all the calls before each line that this thread reaches first.
 
     Parameters
     ----------
@@ -50,45 +52,45 @@ def interleaved(others: Sequence[Callable[[], None]], is_foreign: Callable[[str]
     >>> def look():
     ...     now[0] = "mine"
     ...     seen.append(now[0])
-    >>> with interleaved([lambda: now.__setitem__(0, "theirs")], lambda file: False):
+    >>> with interleave_calls([lambda: now.__setitem__(0, "theirs")], lambda file: False):
     ...     look()
     >>> seen
     ['theirs']
     """
-    if not others:
+    if not calls:
         yield
         return
-    wanted, done = threading.Semaphore(0), threading.Semaphore(0)
+    requested, done = threading.Semaphore(0), threading.Semaphore(0)
     seen: set[tuple[Any, int]] = set()
-    ended, waiting, end = threading.Event(), [False], time.monotonic() + _MOST_SECONDS
+    ended, waiting, deadline = threading.Event(), [False], time.monotonic() + _MAX_SECONDS
 
-    def work() -> None:
+    def make_calls() -> None:
         sys.settrace(None)  # somebody's, which would only cost time
-        while wanted.acquire() and not ended.is_set():
-            for other in others:
-                other()
+        while requested.acquire() and not ended.is_set():
+            for call in calls:
+                call()
             done.release()
 
     def on_line(frame: FrameType, event: str, argument: Any) -> Any:
-        place = frame.f_code, frame.f_lineno
-        if event == "line" and place not in seen and len(seen) < _MOST_LINES and time.monotonic() < end:
-            seen.add(place)
+        position = frame.f_code, frame.f_lineno
+        if event == "line" and position not in seen and len(seen) < _MAX_LINES and time.monotonic() < deadline:
+            seen.add(position)
             if not waiting[0]:
-                wanted.release()
+                requested.release()
             waiting[0] = not done.acquire(timeout=_PATIENCE)
         return on_line
 
     def on_call(frame: FrameType, event: str, argument: Any) -> Any:
         return None if is_foreign(frame.f_code.co_filename) else on_line
 
-    thread = threading.Thread(target=work, daemon=True)
+    thread = threading.Thread(target=make_calls, daemon=True)
     thread.start()
-    before = sys.gettrace()
+    previous = sys.gettrace()
     sys.settrace(on_call)
     try:
         yield
     finally:
-        sys.settrace(before)
+        sys.settrace(previous)
         ended.set()
-        wanted.release()
+        requested.release()
         thread.join(1.0)

@@ -32,7 +32,7 @@ from refgeo.conformance.features import is_informative
 from refgeo.conformance.laws import JUDGED_VALUES, can_be_judged, evaluate
 from refgeo.conformance.operations import Value
 from refgeo.conformance.plan import Plan
-from refgeo.conformance.points import LARGE, named
+from refgeo.conformance.points import MAX_CONTEXT_ENTRIES, points_named
 from refgeo.conformance.scene import Scene
 from refgeo.conformance.verdict import NO_DIAGNOSIS, Diagnosis, EvidenceSummary, Row, make_row
 
@@ -55,7 +55,7 @@ class Judge:
         The evidence so far, by the name of a check.
     values : list of Value
         What is evaluated at each point.
-    points : sequence of Case
+    points : sequence of LazyPoint
     circumstances : list of list of Circumstance
         Those of each point.
     rules : list of str
@@ -66,9 +66,9 @@ class Judge:
         self.plan, self.backend, self.metric = plan, backend, metric
         self.evidence: defaultdict[str, list[Evidence]] = defaultdict(list)
         self.values = _values_to_evaluate(plan, backend)
-        self.points = plan.points.selected(metric, plan.cases) if self.values else []
+        self.points = plan.points.select(metric, plan.cases) if self.values else []
         features = [case.features for case in self.points]
-        self.circumstances = assign_circumstances(features) if plan.closely else [[BASELINE]] * len(features)
+        self.circumstances = assign_circumstances(features) if plan.tests_contexts else [[BASELINE]] * len(features)
         self.rules = [check.name for check in plan.of_kind("contract")]
         self._recorded: set[tuple[str, str]] = set()
         self._conduct_seen: set[str] = set()
@@ -79,7 +79,7 @@ class Judge:
 
         A backend that keeps something from its first call on will then be wrong in all calls that count.
         """
-        for case in self.points[:1] if self.plan.closely else ():
+        for case in self.points[:1] if self.plan.tests_contexts else ():
             scene = case.make().turned(1 + len(CIRCUMSTANCES), 1)
             for value in reversed(self.values):
                 call = change_metric(scene, value) or scene.call(value)
@@ -92,10 +92,10 @@ class Judge:
         A plain call is made if there is no circumstance, and if the point tests the value in a way of its own.
         """
         scene, circumstances = self.points[i].make(), self.circumstances[i]
-        part = scene.first_blocks(2, 2 * scene.point.sizes[2] + 1) if scene.entries > LARGE else scene
+        part = scene.first_blocks(2, 2 * scene.point.sizes[2] + 1) if scene.entries > MAX_CONTEXT_ENTRIES else scene
         for value in self.values:
             changed = [c for c in circumstances if c != BASELINE and self._is_applicable(part, value, c)]
-            is_needed = is_informative(self.points[i].features, value.operation) or not self.plan.is_whole
+            is_needed = is_informative(self.points[i].features, value.operation) or not self.plan.includes_whole_runs
             if (BASELINE in circumstances or not changed) and is_needed and self._is_applicable(scene, value, BASELINE):
                 self.evidence[value.name] += self._evaluate(scene, value)
             for circumstance in changed:
@@ -234,8 +234,8 @@ class Judge:
         summary = EvidenceSummary(evidence)
         refused = [e.case for e in summary.select(Event.NOT_IMPLEMENTED) if summary.results]
         cases = list(dict.fromkeys([*(e.case for e in summary.inaccurate), *refused]))[:_MAX_CONFIRMED_POINTS]
-        for scene in named(self.points, cases):
-            if scene.features is None or scene.entries > LARGE:
+        for scene in points_named(self.points, cases):
+            if scene.features is None or scene.entries > MAX_CONTEXT_ENTRIES:
                 continue
             for draw in range(_FRESH_DRAW + 1, _FRESH_DRAW + 1 + _DRAWS_PER_POINT):
                 fresh = self._evaluate(scene.fresh(replace(scene.features, draw=draw)), JUDGED_VALUES[check])

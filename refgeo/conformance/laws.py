@@ -22,7 +22,7 @@ from refgeo.conformance.call import Answer, Call, Event, NoResult
 from refgeo.conformance.circumstances import Transformation, perturb
 from refgeo.conformance.evidence import INTEGRATOR_FACTOR, Evidence, compare, error_units, relative_to, to_evidence
 from refgeo.conformance.operations import OPERATIONS, VALUES, Parts, Value
-from refgeo.conformance.precision import N_PERTURBATIONS, representable
+from refgeo.conformance.precision import N_PERTURBATIONS, round_to_dtype
 from refgeo.conformance.scene import Scene
 from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array
@@ -120,7 +120,7 @@ def _draw_velocity(scene: Scene) -> Pair:
     """Draw a velocity along which the metric, and so the factors, change slowly: ‖Γ(v, v)‖ ≤ `_MAX_BEND` ‖v‖."""
     v = scene.space.random_tangent_vector(scene.rng("v 0"), horizontal=False) * scene.space.norm(scene.point)
     bend = scene.space.norm(scene.space.christoffel(v)) / scene.space.norm(v)
-    return representable(v * (_MAX_BEND / np.maximum(bend, _MAX_BEND)), scene.dtype)
+    return round_to_dtype(v * (_MAX_BEND / np.maximum(bend, _MAX_BEND)), scene.dtype)
 
 
 def _product_distance(scene: Scene, result: Parts, expected: Parts) -> Array:

@@ -1,4 +1,4 @@
-"""What is to be judged, as plain data that another process can get."""
+"""Describe what is to be judged, as plain data that can be sent to another process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from refgeo.conformance.checks import CHECKS, Check, chosen, functions_of
+from refgeo.conformance.checks import CHECKS, Check, functions_of, select_checks
 from refgeo.conformance.operations import OPERATIONS
 from refgeo.conformance.points import Points
 from refgeo.geometry.pair_metrics import pair_metric
@@ -21,15 +21,15 @@ class Plan:
     ----------
     metrics : list of str
     names : list of str
-        Of checks.
+        The names of the checks.
     functions : set of str
-        Whose conduct is watched.
+        The functions whose conduct is checked.
     points : Points
     cases : list of str or None
     options : dict
-        Of an update rule.
+        The values of the options of an update rule.
     closely : bool
-        Whether circumstances and conduct are tried: not for results from files.
+        Whether circumstances and conduct are tested; not for results from files.
     """
 
     metrics: list[str]
@@ -38,7 +38,7 @@ class Plan:
     points: Points
     cases: list[str] | None = None
     options: dict[str, list[Any]] = field(default_factory=dict)
-    closely: bool = True
+    tests_contexts: bool = True
 
     @classmethod
     def of(
@@ -49,41 +49,42 @@ class Plan:
         cases: Iterable[str] | None = None,
         options: Mapping[str, Sequence[Any]] | None = None,
     ) -> Plan:
-        """What arguments of `check` choose."""
-        wanted = list(dict.fromkeys(pair_metric(metric, argument="metrics").name for metric in listed(metrics)))
-        if not wanted:
+        """Make a plan of the arguments of `refgeo.check`."""
+        metric_names = list(dict.fromkeys(pair_metric(metric, argument="metrics").name for metric in listed(metrics)))
+        if not metric_names:
             raise ValueError("metrics: expected at least one metric, got none")
         names = None if checks is None else listed(checks)
-        found = chosen(names)
-        if not found:
+        selection = select_checks(names)
+        if not selection:
             raise ValueError("checks: expected at least one check, got none")
-        whole = cases is None and points.generated
-        found = [one for one in found if one.kind not in ("search", "trajectory") or whole]
+        includes_whole_runs = cases is None and points.is_generated
+        selection = [check for check in selection if check.kind not in ("search", "trajectory") or includes_whole_runs]
         if cases is not None and functions_of(names).isdisjoint(OPERATIONS):
             raise ValueError(
                 f"cases: expected a check of a function at points, got {', '.join(names or ())}: searches and update "
                 "rules choose points of their own; leave out cases (--case)"
             )
-        some = None if cases is None else listed(cases)
-        return cls(wanted, [one.name for one in found], functions_of(names), points, some, values_of(options))
+        chosen = None if cases is None else listed(cases)
+        wanted = [check.name for check in selection]
+        return cls(metric_names, wanted, functions_of(names), points, chosen, option_values(options))
 
     @property
-    def is_whole(self) -> bool:
-        """Whether searches and trajectories are run: their points are not chosen."""
-        return self.cases is None and self.points.generated
+    def includes_whole_runs(self) -> bool:
+        """Whether searches and trajectories are run, which choose their own points."""
+        return self.cases is None and self.points.is_generated
 
     @property
     def checks(self) -> list[Check]:
-        """What must hold."""
+        """The selected checks."""
         return [CHECKS[name] for name in self.names]
 
     def of_kind(self, kind: str) -> list[Check]:
-        """The checks of a kind."""
-        return [one for one in self.checks if one.kind == kind]
+        """Return the selected checks of a kind."""
+        return [check for check in self.checks if check.kind == kind]
 
 
-def values_of(options: Mapping[str, Any] | None) -> dict[str, list[Any]]:
-    """The values of each option; one alone is one.
+def option_values(options: Mapping[str, Any] | None) -> dict[str, list[Any]]:
+    """Return a list of the values of each option; a single value becomes a list of length one.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The floating-point types that a backend is judged in."""
+"""The floating-point types in which a backend is judged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ N_PERTURBATIONS = 3
 
 @dataclass(frozen=True)
 class Precision:
-    """A floating-point type: its unit roundoff, its largest number, and what NumPy passes it in."""
+    """A floating-point type: its unit roundoff, its largest number, and the NumPy type that carries its numbers."""
 
     name: str
     roundoff: float
@@ -24,7 +24,8 @@ class Precision:
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """What results may have; bfloat16, which NumPy does not have, is widened by somebody's ``to_numpy``.
+        """The dtypes that results may have; bfloat16, which NumPy does not have, is widened by the backend's
+        ``to_numpy``.
 
         Examples
         --------
@@ -44,12 +45,12 @@ class Precision:
         """
         return np.asarray(array * (1.0 + 2.0 * self.roundoff * rng.choice((-1.0, 1.0), np.shape(array))))
 
-    def rounded(self, array: Array) -> Array:
-        """The nearest numbers of this type, as float64; the largest one where there is none.
+    def round(self, array: Array) -> Array:
+        """Round to the nearest numbers of this type, as float64; larger numbers become the largest one.
 
         Examples
         --------
-        >>> float(PRECISIONS["bfloat16"].rounded(np.array(1.01)))
+        >>> float(PRECISIONS["bfloat16"].round(np.array(1.01)))
         1.0078125
         """
         array = np.clip(array, -self.largest, self.largest)
@@ -69,15 +70,17 @@ PRECISIONS = {
         Precision("bfloat16", 2.0**-8, 3.38e38, "float32"),
     )
 }
-"""bfloat16 numbers come in float32 arrays, since NumPy has none: ``asarray`` may convert them without loss."""
+"""The floating-point types by name. NumPy has no bfloat16, so its numbers come in float32 arrays, which ``asarray`` may
+convert without loss.
+"""
 
 
-def representable(pair: Pair, dtype: str) -> Pair:
-    """Rounded to `dtype` and back to float64.
+def round_to_dtype(pair: Pair, dtype: str) -> Pair:
+    """Round a pair to a dtype, and return it in float64.
 
     Examples
     --------
-    >>> float(representable(Pair([[0.1]], [[1.0]]), "float32").G.item() - 0.1) != 0.0
+    >>> float(round_to_dtype(Pair([[0.1]], [[1.0]]), "float32").G.item() - 0.1) != 0.0
     True
     """
-    return Pair(*(PRECISIONS[dtype].rounded(factor) for factor in pair))
+    return Pair(*(PRECISIONS[dtype].round(factor) for factor in pair))

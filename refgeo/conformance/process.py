@@ -1,7 +1,7 @@
-"""Where a backend's code runs: a process of its own, or a thread of this one.
+"""Run a backend in a process of its own, or in a thread of this one.
 
-A child process runs one of our functions at the other end of a line (`multiprocessing.connection`). It is a plain
-subprocess rather than one of `multiprocessing`, which would run the user's script again.
+A child process runs one of our functions at the other end of a connection (`multiprocessing.connection`). It is a plain
+subprocess rather than a `multiprocessing.Process`, which would run the user's script again.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from refgeo.conformance.call import Answer, BackendError, Call, Event, NoResult
-from refgeo.conformance.host import Capture, Host, serve
+from refgeo.conformance.host import Host, OutputCapture, serve
 from refgeo.support.files import origin, place_of
 
-MEMORY = min(8 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
-"""Bytes of data that a backend's process may hold: half of the machine, 8 GiB at most."""
-STARTING = 300.0
-"""Seconds that importing a backend may take."""
+MAX_MEMORY = min(8 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+"""Bytes of data that a backend's process may hold: half of the machine's memory, at most 8 GiB; chosen."""
+START_TIMEOUT = 300.0
+"""Seconds that the import of a backend may take; chosen."""
 _SETTINGS = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"),
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # JAX takes most of a GPU's memory for its first process
@@ -43,25 +43,25 @@ from refgeo.conformance.process import main
 
 main(line, parent)
 """
-_JUDGED = "REFGEO_JUDGED"
-"""The variable of a backend's process, and of all that it starts, with what is judged there."""
+_JUDGED_VARIABLE = "REFGEO_JUDGED"
+"""The environment variable that tells a backend's process, and all that it starts, which backend is judged."""
 
 
-class Lost(Exception):
-    """The backend has no process any more, or it does not answer; and how that came."""
+class ProcessLost(Exception):
+    """The backend's process has ended, or it does not answer."""
 
 
-class Slow(Lost):
-    """It does not answer."""
+class CallTimeout(ProcessLost):
+    """The backend does not answer in time."""
 
 
-class Child:
-    """A process that runs a function, ``function(line, *arguments)``, and ends with this one.
+class ChildProcess:
+    """A process that runs ``function(line, *arguments)`` and ends when this process ends.
 
     Attributes
     ----------
     line : Connection
-        To it.
+        The connection to the process.
     """
 
     def __init__(self, function: Callable[..., None], *arguments: Any, judged: str = "") -> None:
@@ -71,28 +71,28 @@ class Child:
                 f"sys.executable: expected the path of Python, to start a process, got {sys.executable!r}; set it, or "
                 "give the module or object itself, not its name"
             )
-        self.line, theirs = Pipe()
-        with theirs:
+        self.line, their_line = Pipe()
+        with their_line:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                env={**_SETTINGS, **os.environ, **({_JUDGED: judged} if judged else {})},
+                [sys.executable, "-P", "-c", _BOOT, str(their_line.fileno())],
+                pass_fds=[their_line.fileno()],
+                env={**_SETTINGS, **os.environ, **({_JUDGED_VARIABLE: judged} if judged else {})},
                 stdin=subprocess.DEVNULL,
                 cwd=None if has_working_directory() else os.sep,
                 start_new_session=True,  # an interrupt is for this process, which ends that one
             )
         self.close = weakref.finalize(self, _end, self._process, self.line)
         with contextlib.suppress(OSError):  # it is gone already, which whoever waits for its answer will see
-            self.line.send((os.getpid(), [place for place in sys.path if isinstance(place, str)]))  # as imports do
+            self.line.send((os.getpid(), [folder for folder in sys.path if isinstance(folder, str)]))  # as imports do
             self.line.send((function, arguments))
 
     def interrupt(self) -> None:
-        """As Ctrl-C does."""
+        """Send the signal of Ctrl-C."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGINT)
 
-    def ended(self) -> str:
-        """End it, and say how it had ended."""
+    def terminate(self) -> str:
+        """End the process, and return a description of how it had ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
         status = self._process.poll()
@@ -105,7 +105,7 @@ class Child:
 
 
 def _end(process: subprocess.Popen[bytes], line: Connection) -> None:
-    """End a process and all that it has started."""
+    """End a process and all processes that it has started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -114,14 +114,14 @@ def _end(process: subprocess.Popen[bytes], line: Connection) -> None:
 
 
 def has_working_directory() -> bool:
-    """Whether it has not been removed."""
+    """Return whether the working directory still exists."""
     with contextlib.suppress(OSError):
         return bool(os.getcwd())
     return False
 
 
 def open_standard_streams() -> None:
-    """Descriptors that are closed lead nowhere, so that no pipe or file gets their numbers."""
+    """Redirect closed standard streams to the null device, so that no pipe or file gets their descriptors."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -130,8 +130,8 @@ def open_standard_streams() -> None:
 
 
 def refuse_itself(spec: str | None) -> None:
-    """An error in a process that refgeo has started for this backend, or in one that was started there."""
-    judged = os.environ.get(_JUDGED)
+    """Raise an error in a process that refgeo has started for this backend, or in a process that was started there."""
+    judged = os.environ.get(_JUDGED_VARIABLE)
     if spec is not None and judged is not None and judged == _absolute(spec):
         raise BackendError(
             f"backend {spec}: it asks refgeo to judge itself while refgeo loads or calls it; put that below "
@@ -140,13 +140,13 @@ def refuse_itself(spec: str | None) -> None:
 
 
 def _absolute(spec: str) -> str:
-    """The file, or the name of the module."""
+    """Return the absolute path of a backend's file, or the name of its module."""
     place, _ = place_of(spec)
     return str(Path(place).resolve() if place.endswith(".py") else origin(place) or place)
 
 
 def main(line: Connection, parent: int) -> None:
-    """What a child does."""
+    """Run the function that the parent sends."""
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     function, arguments = line.recv()
     with contextlib.suppress(EOFError, BrokenPipeError):
@@ -155,7 +155,7 @@ def main(line: Connection, parent: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End when the process that has started this one has been killed."""
+    """End this process when its parent has been killed."""
     while os.getppid() == parent:
         time.sleep(0.5)
     with contextlib.suppress(PermissionError):
@@ -163,24 +163,24 @@ def _end_with(parent: int) -> None:
 
 
 class Process:
-    """A backend in a process of its own, which is started with a call and again when it is lost."""
+    """A backend in a process of its own, which is started with a call, and again after it is lost."""
 
     def __init__(self, spec: str, functions: Sequence[str]) -> None:
-        self._start = serve, spec, functions, MEMORY
-        self._child: Child | None = None
+        self._start = serve, spec, functions, MAX_MEMORY
+        self._child: ChildProcess | None = None
 
-    def ask(self, call: Call, timeout: float) -> Answer:
-        """The answer to a call."""
+    def request(self, call: Call, timeout: float) -> Answer:
+        """Send a call, and return the answer."""
         if self._child is None:
-            self._child = Child(*self._start, judged=_absolute(self._start[1]))
+            self._child = ChildProcess(*self._start, judged=_absolute(self._start[1]))
             if call.action != "describe":  # which may take as long as importing it does
-                self.ask(Call(action="describe"), STARTING)
+                self.request(Call(action="describe"), START_TIMEOUT)
         child = self._child
         try:
             child.line.send(call.to_dict())
             if not child.line.poll(min(timeout, 1e6)):
                 within = f"within {timeout:g} s"
-                raise Slow(
+                raise CallTimeout(
                     f"did not start {within}" if call.action == "describe" else f"did not return {within} (--timeout)"
                 )
             parts, failure, breaches = child.line.recv()
@@ -188,28 +188,28 @@ class Process:
                 raise BackendError(failure[1])
         except (EOFError, OSError):
             self._child = None
-            raise Lost(child.ended()) from None
+            raise ProcessLost(child.terminate()) from None
         except BaseException:  # interrupted, too: an answer that is under way would be taken for the next one
             self.close()
             raise
         return Answer(parts, failure and NoResult(Event[failure[0]], failure[1]), breaches)
 
     def close(self) -> None:
-        """End it; the next call starts another one."""
+        """End the process; the next call starts a new one."""
         if self._child is not None:
             self._child.close()
         self._child = None
 
 
 class Thread:
-    """A backend in this process: calls in a thread, so that one that does not return can be left behind."""
+    """A backend in this process, called in a thread, so that a call that does not return can be abandoned."""
 
     def __init__(self, implementation: Any, functions: Sequence[str]) -> None:
-        self._host = Host(implementation, functions, Capture(owns_process=False))
+        self._host = Host(implementation, functions, OutputCapture(owns_process=False))
         self._calls: queue.SimpleQueue[Call | None] | None = None
 
-    def ask(self, call: Call, timeout: float) -> Answer:
-        """The answer to a call."""
+    def request(self, call: Call, timeout: float) -> Answer:
+        """Make a call, and return the answer."""
         if self._calls is None:
             self._calls, self._answers = queue.SimpleQueue(), queue.SimpleQueue[Answer]()
             threading.Thread(target=self._serve, args=(self._calls, self._answers), daemon=True).start()
@@ -218,14 +218,15 @@ class Thread:
             return self._answers.get(timeout=min(timeout, threading.TIMEOUT_MAX))
         except queue.Empty:
             self._calls = None
-            raise Slow(f"did not return within {timeout:g} s (--timeout)") from None
+            raise CallTimeout(f"did not return within {timeout:g} s (--timeout)") from None
 
     def _serve(self, calls: queue.SimpleQueue[Call | None], answers: queue.SimpleQueue[Answer]) -> None:
+        """Answer calls until None is received."""
         while (call := calls.get()) is not None:
             answers.put(self._host.answer(call))
 
     def close(self) -> None:
-        """Ask no more of it; the next call starts another one."""
+        """Let the thread end; the next call starts a new one."""
         if self._calls is not None:
             self._calls.put(None)
         self._calls = None

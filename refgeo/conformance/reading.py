@@ -1,18 +1,18 @@
-r"""It reads a backend's formula from its numbers: which words, with which coefficients, give what it returns.
+"""Find the formula that a backend computes from its results: which terms, with which coefficients, give its numbers.
 
-Every operation is linear in each of its vectors and, at a given point, a sum of *words*: products of G or H or a
-vector, of S = GᵀG, T = HᵀH, their inverses, and of one small matrix that holds the other vectors, such as
-``a_G S⁻¹ b_GᵀG``. Least squares over the words' values at random points give coefficients. A reading counts only if
-these are fractions of small numbers, and if with them the words give the backend's numbers at *other* points of *other*
-shapes, to rounding. Otherwise nothing is said.
+Every operation is linear in each of its vectors. At a given point it is a sum of *terms*: products of G or H or a
+vector, of S = GᵀG, T = HᵀH, their inverses, and of one small matrix that contains the other vectors, such as ``a_G S⁻¹
+b_GᵀG``. Least squares over the values of the terms at random points give the coefficients. A formula is accepted only
+if the coefficients are fractions of small numbers, and if the formula reproduces the backend's numbers to rounding at
+*other* points of *other* shapes. Otherwise no formula is reported.
 
-The smallest dictionary that explains the numbers is taken: what a value is made of (`made_of`), such as Γ(v, v); words
-with small matrices of the part's own half alone, of the other half alone, of both; first of the degree in G and in H
-that the numbers have, which is exact under powers of two; at last, or where that takes fewer words, with S + εI and
-T + εI in the place of S and T, ε found by a search in one dimension. A geodesic is read power by power of t, and an
-optimiser by its first step. The formula of a projection may be implicit: r = (v_G + GΛ, v_H − HΛᵀ), and what is read is
-the linear equation that Λ satisfies, the one null vector of the words of an equation. The Hessian is horizontal, so its
-words are projected.
+The smallest dictionary that explains the numbers is used. Its tiers are: the parts of a value's definition
+(`definition_terms`), such as Γ(v, v); terms with small matrices of the same factor, of the other factor, and of both.
+Terms of the numbers' degree in G and in H come first; the degree is exact, because rescaling by powers of two is. Last,
+or if fewer terms suffice, S + εI and T + εI replace S and T, where a one-dimensional search finds ε. A geodesic is read
+power by power of t, and an optimiser by its first step. The formula of a projection may be implicit: r = (v_G + GΛ, v_H
+− HΛᵀ); then the linear equation for Λ is found, as the one null vector of the terms of an equation. The Hessian is
+horizontal, so its terms are projected.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from refgeo.conformance.call import Call, NoResult
 from refgeo.conformance.features import Features
 from refgeo.conformance.operations import OPERATIONS, VALUES, Operation, Parts, Value
 from refgeo.conformance.points import Points
-from refgeo.conformance.precision import PRECISIONS, representable
+from refgeo.conformance.precision import PRECISIONS, round_to_dtype
 from refgeo.conformance.scene import Scene
-from refgeo.conformance.steps import UPDATE_RULES, slope
+from refgeo.conformance.steps import UPDATE_RULES, loss_gradient
 from refgeo.conformance.trajectories import SCALES, Rule, Start
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import PAIR_METRICS, pair_metric
@@ -46,41 +46,41 @@ Coefficients = dict[str, float]
 Function = Callable[..., Pair]
 READABLE = (*VALUES, "retraction")
 _SHAPES = (((7, 6, 3), 32), ((9, 5, 4), 3), ((5, 7, 2), 3))
-"""Shapes and numbers of points: the first are fitted, the others are fresh."""
-_SCALARS = 4
-"""So many times as many points where a result is one number."""
+"""Shapes and numbers of points: the first are for the fit, the others for validation."""
+_SCALAR_FACTOR = 4
+"""Factor of the number of points if a result is one number."""
 _TIMES = (0.5, -0.75, 1.25, 2.0, -1.5, 0.25)
 _POWERS = np.array(_TIMES)[:, None] ** np.arange(5)
-_SHORT = 0.1
-"""The length of a step, beside that of G Hᵀ, whose formula is read."""
-_DAMPED = (1e-13, 3.0)
-"""ε is looked for between these."""
+_STEP_LENGTH = 0.1
+"""Length of a step relative to G Hᵀ, up to which its formula is read; chosen."""
+_EPSILON_RANGE = (1e-13, 3.0)
+"""The range in which ε is searched; chosen."""
 UNREAD = (
     "no formula was found that gives these numbers, among sums of products of G, H, the vectors, S, T, S⁻¹ and T⁻¹, "
     "and of these with S + εI and T + εI"
 )
-_LETTERS = ("S", "T", "S⁻¹", "T⁻¹")
-_AS_PRINTED = {"S T Λᵀ": 1.0, "Λᵀ T S": 1.0, "T Gᵀv_G": 1.0, "v_HᵀH S": -1.0}
-"""That of Λ in Sec. 5.2, transposed."""
-_COVECTORS = {one.name for operation in OPERATIONS.values() for one in operation.inputs if one.type == "covector"}
+_GRAMS = ("S", "T", "S⁻¹", "T⁻¹")
+_PRINTED_EQUATION = {"S T Λᵀ": 1.0, "Λᵀ T S": 1.0, "T Gᵀv_G": 1.0, "v_HᵀH S": -1.0}
+"""The equation for Λ of Sec. 5.2 as printed, transposed."""
+_COVECTORS = {entry.name for operation in OPERATIONS.values() for entry in operation.inputs if entry.type == "covector"}
 
 
 @dataclass(frozen=True)
 class Formula:
-    """What a backend computes.
+    """The formula that a backend computes.
 
     Attributes
     ----------
     G, H : dict
-        From a word, factors separated by spaces, to its coefficient. Of a number: its terms with G and with H parts.
+        The coefficient of each term, whose factors are separated by spaces. For a number: the terms with G and H parts.
     relation : dict or None
-        Of a projection that is not explicit: words whose sum with these coefficients vanishes, an equation for Λ.
+        For an implicit projection: coefficients of terms whose sum vanishes, an equation for Λ.
     projected : bool
-        Whether the words' sum is projected to the horizontal space.
+        Whether the sum is projected to the horizontal space.
     epsilon : float
-        S_ε = S + εI and T_ε = T + εI in the words.
+        The ε of S_ε = S + εI and T_ε = T + εI in the terms.
     digits : int
-        To so many digits the numbers are explained.
+        The number of digits to which the numbers are explained.
 
     Examples
     --------
@@ -98,74 +98,75 @@ class Formula:
     digits: int = 15
 
     def lines(self) -> list[str]:
-        """The formula in words: both parts, or their sum, and the equation for Λ.
+        """Return the formula as text: both parts, or their sum, and the equation for Λ.
 
         Examples
         --------
         >>> Formula({"e_G S": 1.0}, {"e_H T": -0.5}).lines()
         ['G: e_G S', 'H: −½ e_H T']
         """
-        if all(word.startswith("tr(") for word in (*self.G, *self.H)):
+        if all(term.startswith("tr(") for term in (*self.G, *self.H)):
             return [_sum({**self.G, **self.H})]
         form = "P(…)_{}: {}" if self.projected else "{}: {}"
-        lines = [form.format(part, _sum(words)) for part, words in (("G", self.G), ("H", self.H))]
+        lines = [form.format(part, _sum(terms)) for part, terms in (("G", self.G), ("H", self.H))]
         return lines if self.relation is None else [*lines, f"{_sum(self.relation)} = 0"]
 
     @property
     def note(self) -> str:
-        """What is to be said beside the words; empty if nothing."""
-        said = [f"ε = {self.epsilon:.3g}"] if self.epsilon else []
-        return ", ".join([*said, *([f"to {self.digits} digits"] if self.digits < 9 else [])])
+        """The value of ε and the number of digits, if they are not the usual ones."""
+        notes = [f"ε = {self.epsilon:.3g}"] if self.epsilon else []
+        return ", ".join([*notes, *([f"to {self.digits} digits"] if self.digits < 9 else [])])
 
     def differs(self, right: Formula) -> str:
-        """In what it differs from the right formula, term by term; empty if in nothing."""
-        said: list[str] = []
+        """Describe the differences from the right formula term by term; empty if there are none."""
+        differences: list[str] = []
         for mine, theirs in ((self.G, right.G), (self.H, right.H), (self.relation or {}, right.relation or {})):
             mine = mine if right.epsilon or not self.epsilon else {w.replace("_ε", ""): c for w, c in mine.items()}
-            said += _differences(mine, theirs)
-        if self.relation == _AS_PRINTED:
-            said.append("this is the equation as the paper prints it, whose Λ gives no horizontal vector")
+            differences += _differences(mine, theirs)
+        if self.relation == _PRINTED_EQUATION:
+            differences.append("this is the equation as the paper prints it, whose Λ gives no horizontal vector")
         if self.projected != right.projected:
-            said.append("it is not projected" if right.projected else "it is projected")
+            differences.append("it is not projected" if right.projected else "it is projected")
         if self.epsilon and self.epsilon != right.epsilon:
             where = f"not {right.epsilon:.3g}" if right.epsilon else "in the place of S and T"
-            said.append(f"S + εI and T + εI with ε = {self.epsilon:.3g}, {where}")
-        return "; ".join(said)
+            differences.append(f"S + εI and T + εI with ε = {self.epsilon:.3g}, {where}")
+        return "; ".join(differences)
 
 
 def _differences(mine: Coefficients, theirs: Coefficients) -> Iterator[str]:
-    """The words that have another sign, another factor, are missing or more than there should be."""
-    both = [word for word in theirs if word in mine and mine[word] != theirs[word]]
-    turned = [word for word in both if mine[word] == -theirs[word]]
-    if turned:
-        yield f"the sign of {' and of '.join(turned)}"
-    for word in both:
-        if word not in turned:
-            yield f"the factor of {word}: {_fraction(mine[word])}, not {_fraction(theirs[word])}"
-    missing, more = (
-        {word: c for word, c in one.items() if word not in other} for one, other in ((theirs, mine), (mine, theirs))
+    """Yield descriptions of terms with another sign or factor, of missing terms, and of surplus ones."""
+    both = [term for term in theirs if term in mine and mine[term] != theirs[term]]
+    with_other_sign = [term for term in both if mine[term] == -theirs[term]]
+    if with_other_sign:
+        yield f"the sign of {' and of '.join(with_other_sign)}"
+    for term in both:
+        if term not in with_other_sign:
+            yield f"the factor of {term}: {_fraction(mine[term])}, not {_fraction(theirs[term])}"
+    missing, surplus = (
+        {term: c for term, c in a.items() if term not in b} for a, b in ((theirs, mine), (mine, theirs))
     )
-    if missing and sorted(missing.values()) == sorted(more.values()):
-        yield f"{_sum(more)} stands where {_sum(missing)} belongs"
+    if missing and sorted(missing.values()) == sorted(surplus.values()):
+        yield f"{_sum(surplus)} stands where {_sum(missing)} belongs"
         return
     if missing:
         yield f"{_sum(missing)} is missing"
-    if more:
-        yield f"{_sum(more)} does not belong there"
+    if surplus:
+        yield f"{_sum(surplus)} does not belong there"
 
 
-_TENS = (10, 20, 50, 100, 200, 500, 1000)
-_SIGNS = {Fraction(1, 2): "½", Fraction(1, 4): "¼", Fraction(3, 4): "¾", Fraction(1, 3): "⅓", Fraction(2, 3): "⅔"}
+_DECIMAL_DENOMINATORS = (10, 20, 50, 100, 200, 500, 1000)
+_SYMBOLS = {Fraction(1, 2): "½", Fraction(1, 4): "¼", Fraction(3, 4): "¾", Fraction(1, 3): "⅓", Fraction(2, 3): "⅔"}
 
 
 def _fraction(value: float) -> str:
+    """Format a number as a fraction if it is one of small numbers."""
     size = Fraction(abs(value)).limit_denominator(1000)
-    is_one = abs(size - abs(value)) <= 1e-9 * abs(value) and size.denominator not in _TENS
-    return ("−" if value < 0 else "") + (_SIGNS.get(size, str(size)) if is_one else f"{abs(value):g}")
+    is_fraction = abs(size - abs(value)) <= 1e-9 * abs(value) and size.denominator not in _DECIMAL_DENOMINATORS
+    return ("−" if value < 0 else "") + (_SYMBOLS.get(size, str(size)) if is_fraction else f"{abs(value):g}")
 
 
-def _sum(words: Coefficients) -> str:
-    """A sum of words as people write it.
+def _sum(terms: Coefficients) -> str:
+    """Format a sum of terms.
 
     Examples
     --------
@@ -173,17 +174,18 @@ def _sum(words: Coefficients) -> str:
     'v_G − 3/2 G Λ'
     """
     text = ""
-    for word, c in words.items():
+    for term, c in terms.items():
         text += (" − " if c < 0 else " + ") if text else ("−" if c < 0 else "")
-        text += ("" if abs(c) == 1.0 else _fraction(abs(c)) + " ") + word
+        text += ("" if abs(c) == 1.0 else _fraction(abs(c)) + " ") + term
     return text or "0"
 
 
-def made_of(
+def definition_terms(
     operation: Operation, metric: str, point: Pair, vectors: Mapping[str, Pair], own: Function, raised: Function
 ) -> dict[str, Pair]:
-    """What a geodesic of order 2, and a Hessian before its projection, is made of, with these functions; all gradients
-    but that of the loss are `raised`.
+    """Return the terms of the definition of a geodesic of order 2, or of a Hessian before its projection.
+
+    The functions `own` are a backend's or the right ones; `raised` converts all gradients except that of the loss.
     """
     if operation.extra:
         return {"Γ(v,v)": own("christoffel", vectors["v"], vectors["v"])}
@@ -200,8 +202,8 @@ def made_of(
     }  # fmt: skip
 
 
-def functions_at(space: PairTangentSpace) -> Function:
-    """The right functions at a point, by their names."""
+def right_functions(space: PairTangentSpace) -> Function:
+    """Return the right functions at a point, by their names."""
     return lambda name, *vectors: getattr(space, name)(*vectors)
 
 
@@ -209,8 +211,8 @@ def functions_at(space: PairTangentSpace) -> Function:
 
 
 @dataclass
-class Sample:
-    """Points of one shape with vectors, in a batch, and what a backend gives for them.
+class SampleBatch:
+    """A batch of points of one shape with vectors, and a backend's results there.
 
     Attributes
     ----------
@@ -222,49 +224,50 @@ class Sample:
     space: PairTangentSpace
     vectors: dict[str, Pair]
     results: Parts = ()
-    _kept: dict[tuple[str, float], Array] = field(default_factory=dict)
+    _cached: dict[tuple[str, float], Array] = field(default_factory=dict)
 
-    def scaled(self, G: float, H: float) -> Sample:
-        """Everything with its G and H parts scaled, a covector's by the inverse."""
+    def rescaled(self, G: float, H: float) -> SampleBatch:
+        """Return the batch with its G and H parts multiplied by numbers, those of covectors divided."""
 
-        def times(pair: Pair, power: int = 1) -> Pair:
+        def multiply(pair: Pair, power: int = 1) -> Pair:
             return Pair(G**power * pair.G, H**power * pair.H)
 
-        vectors = {name: times(vector, -1 if name in _COVECTORS else 1) for name, vector in self.vectors.items()}
-        return Sample(self.space.metric.at(times(self.space.point)), vectors)
+        vectors = {name: multiply(vector, -1 if name in _COVECTORS else 1) for name, vector in self.vectors.items()}
+        return SampleBatch(self.space.metric.at(multiply(self.space.point)), vectors)
 
-    def named(self, name: str, epsilon: float = 0.0) -> Array:
-        """The value of a factor of a word."""
+    def factor(self, name: str, epsilon: float = 0.0) -> Array:
+        """Return the value of a factor of a term, and cache it."""
         key = name, epsilon if name[0] in "STM" else 0.0
-        if key not in self._kept:
-            self._kept[key] = np.asarray(self._value(name, epsilon))
-        return self._kept[key]
+        if key not in self._cached:
+            self._cached[key] = np.asarray(self._value(name, epsilon))
+        return self._cached[key]
 
     def _value(self, name: str, epsilon: float) -> Any:
+        """Compute the value of a factor of a term."""
         if name.endswith("⁻¹"):
-            return np.linalg.inv(self.named(name[:-2], epsilon))
+            return np.linalg.inv(self.factor(name[:-2], epsilon))
         if name in ("G", "H"):
             return getattr(self.space.point, name)
         if name[0] in "ST":
-            factor = self.named("G" if name[0] == "S" else "H")
+            factor = self.factor("G" if name[0] == "S" else "H")
             return factor.mT @ factor + ("ε" in name) * epsilon * np.eye(factor.shape[-1])
         if name[0] == "M":  # M_G = S⁻¹(ST)ˢ
-            S, T = (self.named(x) for x in ("ST" if name == "M_G" else "TS"))
+            S, T = (self.factor(x) for x in ("ST" if name == "M_G" else "TS"))
             values, Q = np.linalg.eig(S @ T)
             return np.linalg.solve(S, ((Q * values[..., None, :] ** self.space.metric.s) @ np.linalg.inv(Q)).real)
         if "ᵀ" in name:
             left, right = name.split("ᵀ")
-            return self.named(left).mT @ self.named(right)
+            return self.factor(left).mT @ self.factor(right)
         vector, part = name.split("_")
         return getattr(self.vectors[vector], part)
 
 
 Exact = Callable[[Array, float], list[float] | None]
-"""From numbers to the coefficients that somebody has written."""
+"""A function that rounds fitted coefficients to numbers that people write; None if they are not near such numbers."""
 
 
-class _Reader:
-    """The numbers of one function of a backend, block by block, at points of several shapes."""
+class _Fitter:
+    """The results of one function of a backend, at points of several shapes, and the tolerances of a fit."""
 
     def __init__(
         self,
@@ -273,93 +276,93 @@ class _Reader:
         metric: str,
         dtype: str,
         relaxation: float,
-        samples: Sequence[Sample] = (),
+        samples: Sequence[SampleBatch] = (),
     ) -> None:
         self.backend, self.operation, self.metric, self.precision = backend, operation, metric, PRECISIONS[dtype]
         self.relaxation = relaxation
-        self.samples = list(samples) or [self._drawn(*shape, count) for shape, count in _SHAPES]
+        self.samples = list(samples) or [self._draw_batch(*shape, count) for shape, count in _SHAPES]
         self.made: list[str] = []
         for sample in self.samples:
-            functions = [functions_at(sample.space)] * 2
-            pieces = made_of(operation, metric, sample.space.point, sample.vectors, *functions)
+            functions = [right_functions(sample.space)] * 2
+            pieces = definition_terms(operation, metric, sample.space.point, sample.vectors, *functions)
             sample.vectors, self.made = sample.vectors | pieces, [*pieces]
-        letters = ("", *_LETTERS) if not relaxation else ("", *map(_shifted, _LETTERS), *_LETTERS)
+        letters = ("", *_GRAMS) if not relaxation else ("", *map(_add_epsilon, _GRAMS), *_GRAMS)
         self.letters = letters if metric in PAIR_METRICS else (*letters, "M_G", "M_H", "M_G⁻¹", "M_H⁻¹")
-        # how closely the words must give the numbers, beside their size
+        # relative error up to which terms explain numbers
         roundoff = self.precision.roundoff
         self.tolerance = float(min(2e4 * roundoff, 300.0 * roundoff**0.9, 0.02))
         self.digits = int(-np.log10(self.tolerance) + 1.5)
-        self.exact: Exact = _fractions
+        self.exact: Exact = _as_fractions
 
-    def _drawn(self, n: int, m: int, h: int, count: int) -> Sample:
-        """Well-conditioned points, with random vectors."""
+    def _draw_batch(self, n: int, m: int, h: int, count: int) -> SampleBatch:
+        """Draw well-conditioned points with random vectors."""
         rng, dtype = np.random.default_rng([n, m, h]), self.precision.name
-        count = count * _SCALARS if self.operation.scalar else count
+        count = count * _SCALAR_FACTOR if self.operation.scalar else count
         factors = [
             np.linalg.qr(rng.standard_normal((count, rows, h)))[0]
             @ (rng.uniform(0.6, 1.7, (count, h, 1)) * np.linalg.qr(rng.standard_normal((count, h, h)))[0])
             for rows in (n, m)
         ]
-        space = pair_metric(self.metric, self.relaxation).at(representable(Pair(*factors), dtype))
+        space = pair_metric(self.metric, self.relaxation).at(round_to_dtype(Pair(*factors), dtype))
         vectors = {
-            name: representable(Pair(*(0.6 * rng.standard_normal(F.shape) for F in space.point)), dtype)
+            name: round_to_dtype(Pair(*(0.6 * rng.standard_normal(F.shape) for F in space.point)), dtype)
             for name in self.operation.vectors
         }
-        return Sample(space, vectors)
+        return SampleBatch(space, vectors)
 
-    def numbers(self, sample: Sample, extra: tuple[Any, ...] = ()) -> Parts:
-        """The results at every point of a sample."""
+    def numbers(self, sample: SampleBatch, extra: tuple[Any, ...] = ()) -> Parts:
+        """Call the backend at every point of a batch."""
         assert self.backend is not None
-        found = []
+        results = []
         pairs = [sample.space.point, *(sample.vectors[name] for name in self.operation.vectors)]
         for i in range(sample.space.point.block_shape[0]):
             arrays = [factor[i].astype(self.precision.carrier) for pair in pairs for factor in pair]
             shapes = self.operation.shapes(Pair(*arrays[:2]))
             call = Call(self.operation.name, self.metric, arrays, extra, shapes)
-            found.append(self.backend.call(call).result())
-        return tuple(np.array(part) for part in zip(*found, strict=True))
+            results.append(self.backend.call(call).result())
+        return tuple(np.array(part) for part in zip(*results, strict=True))
 
     def results(self, part: int) -> list[Array]:
-        """One part of the results at each sample."""
+        """Return one part of the results for each batch."""
         return [sample.results[part] for sample in self.samples]
 
     def explains(self, predicted: Any, numbers: Array) -> bool:
-        """Whether two arrays are the same, up to rounding."""
+        """Return whether two arrays are equal up to rounding."""
         size = float(np.linalg.norm(numbers))
         return bool(np.linalg.norm(predicted - numbers) <= self.tolerance * size) if size else not np.any(predicted)
 
     def degrees(self) -> list[tuple[int, int] | None]:
-        """The degrees of the parts in G and in H, exactly, where they have one."""
+        """Return the exact degrees of each part in G and in H; None for a part that has none."""
         if self.backend is None:  # those of the right formula, which a wrong one has as a rule
             right = right_formula(self.operation.name, self.metric, self.relaxation)
             parts = [] if right is None else [right.G] if self.operation.scalar else [right.G, right.H]
-            words = (next(iter(part)).removeprefix("tr(").removesuffix(")") for part in parts)
-            return [Word(tuple(word.split(" ")), "G").degrees for word in words]
+            terms = (next(iter(part)).removeprefix("tr(").removesuffix(")") for part in parts)
+            return [Term(tuple(term.split(" ")), "G").degrees for term in terms]
         sample = self.samples[0]
-        here = self.numbers(sample)
-        there = [self.numbers(sample.scaled(*scales)) for scales in ((2.0, 1.0), (1.0, 2.0))]
-        found = []
-        for x, *scaled in zip(here, *there, strict=True):
-            sizes = [float(np.linalg.norm(y)) for y in (x, *scaled)]
+        results = self.numbers(sample)
+        rescaled_results = [self.numbers(sample.rescaled(*scales)) for scales in ((2.0, 1.0), (1.0, 2.0))]
+        degrees = []
+        for x, *others in zip(results, *rescaled_results, strict=True):
+            sizes = [float(np.linalg.norm(y)) for y in (x, *others)]
             powers = [round(np.log2(size / sizes[0])) if all(sizes) else 0 for size in sizes[1:]]
-            same = all(self.explains(2.0**power * x, y) for power, y in zip(powers, scaled, strict=True))
-            found.append((powers[0], powers[1]) if same and self.metric in PAIR_METRICS else None)
-        return found
+            same = all(self.explains(2.0**power * x, y) for power, y in zip(powers, others, strict=True))
+            degrees.append((powers[0], powers[1]) if same and self.metric in PAIR_METRICS else None)
+        return degrees
 
 
-# Words ---------------------------------------------------------------------------------------------------------------
+# Terms ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Word:
+class Term:
     """A product of factors.
 
     Attributes
     ----------
     names : tuple of str
-        Of the factors, the first one tall, or all of them small.
+        The names of the factors, the first of which is tall, or all of which are small.
     part : "G" or "H"
-        Of the result that it stands in.
+        The part of the result to which it belongs.
     kind : "tall", "trace" or "projected"
     """
 
@@ -372,7 +375,7 @@ class Word:
 
     @property
     def degrees(self) -> tuple[int, int]:
-        """In G and in H, parts of vectors counted with the factors, those of covectors against them.
+        """The degrees in G and in H, where parts of vectors count as factors, and those of covectors as their inverses.
 
         Examples
         --------
@@ -384,20 +387,20 @@ class Word:
             if name[0] in "ST":
                 degree["G" if name[0] == "S" else "H"] += -2 if name.endswith("⁻¹") else 2
             elif name[0] != "M":
-                for one in name.split("ᵀ"):
-                    degree[one[-1]] += -1 if one[:-2] in _COVECTORS else 1
+                for side in name.split("ᵀ"):
+                    degree[side[-1]] += -1 if side[:-2] in _COVECTORS else 1
         return degree["G"], degree["H"]
 
     @property
-    def halves(self) -> set[str]:
-        """Whose small matrices it has: its part's "own", the "other" one's."""
+    def sides(self) -> set[str]:
+        """The sides of its small matrices: "own" for the factor of its part, "other" for the other factor."""
         small = self.names if self.kind == "trace" else self.names[1:]
-        whose = {{"S": "G", "T": "H"}.get(name[0], name.removesuffix("⁻¹")[-1]) for name in small}
-        return {"own" if one == self.part else "other" for one in whose}
+        belongs = {{"S": "G", "T": "H"}.get(name[0], name.removesuffix("⁻¹")[-1]) for name in small}
+        return {"own" if side == self.part else "other" for side in belongs}
 
     @property
-    def is_made(self) -> bool:
-        """Whether it is one of the things that a value is made of."""
+    def is_definition_term(self) -> bool:
+        """Whether it is a part of the definition of a value."""
         return "(" in self.names[0]
 
     @property
@@ -405,415 +408,430 @@ class Word:
         """The Gram matrices and inverses in it."""
         return [name for name in self.names if name[0] in "STM" and "ᵀ" not in name]
 
-    def value(self, sample: Sample, epsilon: float) -> Array:
-        """Flat, of all points of a sample."""
-        found = sample.named(self.names[0], epsilon)
+    def value(self, sample: SampleBatch, epsilon: float) -> Array:
+        """Return the values at all points of a batch, as one vector."""
+        value = sample.factor(self.names[0], epsilon)
         for name in self.names[1:]:
-            found = found @ sample.named(name, epsilon)
+            value = value @ sample.factor(name, epsilon)
         if self.kind == "trace":
-            return np.asarray(np.trace(found, axis1=-2, axis2=-1))
+            return np.asarray(np.trace(value, axis1=-2, axis2=-1))
         if self.kind == "projected":
-            parts = (found if part == self.part else 0.0 * x for part, x in zip("GH", sample.space.point, strict=True))
+            parts = (value if part == self.part else 0.0 * x for part, x in zip("GH", sample.space.point, strict=True))
             return _flat(sample.space.horizontal_projection(Pair(*parts)))
-        return found.ravel()
+        return value.ravel()
 
-    def shifted(self) -> Word:
-        """With S + εI and T + εI in the place of S and T."""
-        return Word(tuple(map(_shifted, self.names)), self.part, self.kind)
+    def with_epsilon(self) -> Term:
+        """Return the term with S + εI and T + εI in place of S and T."""
+        return Term(tuple(map(_add_epsilon, self.names)), self.part, self.kind)
 
 
-def _shifted(name: str) -> str:
-    return f"{name[0]}_ε{name[1:]}" if name in _LETTERS else name
+def _add_epsilon(name: str) -> str:
+    """Return the name of a factor with ε."""
+    return f"{name[0]}_ε{name[1:]}" if name in _GRAMS else name
 
 
 def _flat(parts: Iterable[Array]) -> Array:
+    """Concatenate parts to one vector."""
     return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=-1).ravel()
 
 
-def _of_one(v: str) -> tuple[str, ...]:
+def _small_with(v: str) -> tuple[str, ...]:
+    """Return the small matrices with one vector."""
     return f"{v}_GᵀG", f"Gᵀ{v}_G", f"{v}_HᵀH", f"Hᵀ{v}_H"
 
 
-def _of_two(a: str, b: str) -> tuple[str, ...]:
+def _small_of(a: str, b: str) -> tuple[str, ...]:
+    """Return the small matrices with two vectors."""
     return tuple(dict.fromkeys(f"{x}_{part}ᵀ{y}_{part}" for part in "GH" for x, y in ((a, b), (b, a))))
 
 
-def _words(part: str, vectors: Sequence[str], letters: Sequence[str], kind: str = "tall") -> list[Word]:
-    """Words of one part, linear in each of at most two vectors, simplest first."""
+def _dictionary(part: str, vectors: Sequence[str], letters: Sequence[str], kind: str = "tall") -> list[Term]:
+    """Return the terms of one part that are linear in each of at most two vectors, simplest first."""
     triples = [(M, N, K) for M, N, K in itertools.product(letters, letters[1:], letters[1:])
                if N[0] != K[0] or N == K]  # fmt: skip
-    around = sorted([*itertools.product(letters, letters, ("",)), *triples], key=lambda names: sum(map(bool, names)))
-    alone = [pair for pair in around if not pair[2]]
-    found: list[tuple[str, ...]] = []
+    factors = sorted([*itertools.product(letters, letters, ("",)), *triples], key=lambda names: sum(map(bool, names)))
+    pairs = [pair for pair in factors if not pair[2]]
+    products: list[tuple[str, ...]] = []
     if kind == "trace":
-        found = [(M, N, f"{vectors[0]}_{part}ᵀ{vectors[1]}_{part}") for M, N, _ in alone]
+        products = [(M, N, f"{vectors[0]}_{part}ᵀ{vectors[1]}_{part}") for M, N, _ in pairs]
     elif not vectors:
-        found = [(part, *pair) for pair in alone]
+        products = [(part, *pair) for pair in pairs]
     elif len(vectors) == 1:
-        found = [(f"{vectors[0]}_{part}", *pair) for pair in alone]
-        found += [(part, M, C, *N) for C in _of_one(vectors[0]) for M, *N in around]
+        products = [(f"{vectors[0]}_{part}", *pair) for pair in pairs]
+        products += [(part, M, C, *N) for C in _small_with(vectors[0]) for M, *N in factors]
     else:
         orders = dict.fromkeys((tuple(vectors), tuple(reversed(vectors))))
-        found = [(f"{x}_{part}", M, C, *N) for x, y in orders for C in _of_one(y) for M, *N in around]
-        found += [(part, M, C, *N) for C in _of_two(*vectors) for M, *N in around]
-    return list(dict.fromkeys(Word(tuple(filter(None, names)), part, kind) for names in found))
+        products = [(f"{x}_{part}", M, C, *N) for x, y in orders for C in _small_with(y) for M, *N in factors]
+        products += [(part, M, C, *N) for C in _small_of(*vectors) for M, *N in factors]
+    return list(dict.fromkeys(Term(tuple(filter(None, names)), part, kind) for names in products))
 
 
-def _several(vectors: Sequence[str]) -> list[Sequence[str]]:
-    """The vectors of a formula; of two also one of them twice, and none of the other."""
+def _vector_choices(vectors: Sequence[str]) -> list[Sequence[str]]:
+    """Return the vectors of a formula; for two vectors also each of them twice."""
     return [vectors, *([x, x] for x in vectors if len(vectors) == 2)]
 
 
-# Least squares over words --------------------------------------------------------------------------------------------
+# Least squares over terms --------------------------------------------------------------------------------------------
 
 
-def _fitted(columns: Array, numbers: Array, tolerance: float, exact: Exact) -> dict[int, float] | None:
-    """The coefficients of the columns that give the numbers, as exact ones; None if there are none.
+def _solve(columns: Array, numbers: Array, tolerance: float, exact: Exact) -> dict[int, float] | None:
+    """Find exact coefficients of the columns that give the numbers; None if there are none.
 
-    Columns come in the order of preference: what depends on those before it is left out.
+    Columns come in order of preference: a column that depends on earlier ones is left out.
     """
     if not np.any(numbers):
         return {}
     sizes = np.linalg.norm(columns, axis=0)
-    used = np.flatnonzero(sizes > 0.0)
-    R = np.linalg.qr(columns[:, used] / sizes[used], mode="r")
-    used = used[: len(R)][np.abs(np.diagonal(R)) > 1e-7][: len(numbers) // 2]
-    found = np.zeros(0)
+    kept = np.flatnonzero(sizes > 0.0)
+    R = np.linalg.qr(columns[:, kept] / sizes[kept], mode="r")
+    kept = kept[: len(R)][np.abs(np.diagonal(R)) > 1e-7][: len(numbers) // 2]
+    x = np.zeros(0)
     for _ in range(4):  # what is next to nothing beside the others is left out, and the rest fitted again
-        if not len(used):
+        if not len(kept):
             return None
-        scaled = columns[:, used] / sizes[used]
-        found = np.linalg.lstsq(scaled, numbers, rcond=None)[0]
-        if np.linalg.norm(scaled @ found - numbers) > 3.0 * tolerance * np.linalg.norm(numbers):
+        A = columns[:, kept] / sizes[kept]
+        x = np.linalg.lstsq(A, numbers, rcond=None)[0]
+        if np.linalg.norm(A @ x - numbers) > 3.0 * tolerance * np.linalg.norm(numbers):
             return None
-        large = np.abs(found) > 1e-3 * np.max(np.abs(found))
-        found, used = found[large], used[large]
+        large = np.abs(x) > 1e-3 * np.max(np.abs(x))
+        x, kept = x[large], kept[large]
         if large.all():
             break
-    coefficients = exact(found / sizes[used], tolerance)
-    return None if coefficients is None else dict(zip(map(int, used), coefficients, strict=True))
+    coefficients = exact(x / sizes[kept], tolerance)
+    return None if coefficients is None else dict(zip(map(int, kept), coefficients, strict=True))
 
 
-def _fractions(numbers: Array, tolerance: float) -> list[float] | None:
-    """The numbers as fractions of small ones; None if they are none."""
-    most, slack = (1000, 1e-9) if tolerance < 1e-9 else (24, 0.1 / 24**2)
-    found = [float(Fraction(float(c)).limit_denominator(most)) for c in numbers]
-    close = all(abs(x - c) <= slack * max(1.0, abs(c)) for x, c in zip(found, numbers, strict=True))
-    return found if close else None
+def _as_fractions(numbers: Array, tolerance: float) -> list[float] | None:
+    """Round numbers to fractions with small denominators; None if they are not near such fractions."""
+    max_denominator, slack = (1000, 1e-9) if tolerance < 1e-9 else (24, 0.1 / 24**2)
+    fractions = [float(Fraction(float(c)).limit_denominator(max_denominator)) for c in numbers]
+    close = all(abs(x - c) <= slack * max(1.0, abs(c)) for x, c in zip(fractions, numbers, strict=True))
+    return fractions if close else None
 
 
-def _decimals(numbers: Array, tolerance: float) -> list[float] | None:
-    """The numbers as decimals of few digits, which is how step lengths are written; None if they are none."""
+def _as_decimals(numbers: Array, tolerance: float) -> list[float] | None:
+    """Round numbers to decimals of few digits, as step lengths are written; None if they are not near such decimals."""
     digits = 5 if tolerance < 1e-9 else 2
-    found = [float(f"{c:.{digits}g}") for c in numbers]
-    return found if np.allclose(found, numbers, rtol=10.0**-digits / 50.0, atol=0.0) else None
+    decimals = [float(f"{c:.{digits}g}") for c in numbers]
+    return decimals if np.allclose(decimals, numbers, rtol=10.0**-digits / 50.0, atol=0.0) else None
 
 
-def _columns(words: Sequence[Word], sample: Sample, epsilon: float) -> Array:
-    return np.array([word.value(sample, epsilon) for word in words]).T
+def _columns(terms: Sequence[Term], sample: SampleBatch, epsilon: float) -> Array:
+    """Return the values of terms as columns."""
+    return np.array([term.value(sample, epsilon) for term in terms]).T
 
 
 Fit = tuple[Coefficients, float]
-"""Words with coefficients, and ε."""
+"""Terms with coefficients, and ε."""
 
 
 def _read_part(
-    reader: _Reader, results: Sequence[Array], words: Sequence[Word], degrees: Any = None, damping: bool = True
+    reader: _Fitter, results: Sequence[Array], terms: Sequence[Term], degrees: Any = None, damping: bool = True
 ) -> Fit | None:
-    """One part of the results, of each sample, in the smallest dictionary that explains it.
+    """Fit one part of the results with the smallest dictionary that explains it.
 
-    `degrees`: those of the part, or of each part by its name, if it has any.
+    `degrees` are those of the part, or of each part by its name, if it has any.
     """
     known = degrees if isinstance(degrees, dict) else dict.fromkeys("GH", degrees)
-    made, others = ([word for word in words if word.is_made is it] for it in (True, False))
-    fitting = [word for word in others if word.degrees == known[word.part]]
-    single, short = ([word for word in others if word.kind == "projected" or len(word.matrices) < n] for n in (2, 3))
+    definitions, products = ([term for term in terms if term.is_definition_term is flag] for flag in (True, False))
+    fitting = [term for term in products if term.degrees == known[term.part]]
+    single, short = ([term for term in products if term.kind == "projected" or len(term.matrices) < n] for n in (2, 3))
     tiers = [
-        [*made, *(word for word in tier if word.halves <= halves)]
+        [*definitions, *(term for term in tier if term.sides <= sides)]
         for tier in (fitting, single, short)
-        for halves in ({"own"}, {"other"}, {"own", "other"})
+        for sides in ({"own"}, {"other"}, {"own", "other"})
     ]
-    if made:
-        fit = _plain(reader, results, [[*(word for word in others if len(word.names) == 1), *made]])
+    if definitions:
+        fit = _fit_tiers(reader, results, [[*(term for term in products if len(term.names) == 1), *definitions]])
         if fit is not None:
             return fit
-    plain = _plain(reader, results, tiers)
-    if not damping or (plain is not None and None not in known.values()):
-        return plain
-    damped = _damped(reader, results, tiers[6:])  # e_G S + ½ e_G, which has no degree, is e_G S_ε
-    return min(filter(None, (plain, damped)), key=lambda fit: len(fit[0]), default=None)
+    fit_plain = _fit_tiers(reader, results, tiers)
+    if not damping or (fit_plain is not None and None not in known.values()):
+        return fit_plain
+    fit_shifted = _fit_with_epsilon(reader, results, tiers[6:])  # e_G S + ½ e_G, which has no degree, is e_G S_ε
+    return min(filter(None, (fit_plain, fit_shifted)), key=lambda fit: len(fit[0]), default=None)
 
 
-def _plain(reader: _Reader, results: Sequence[Array], tiers: Sequence[list[Word]]) -> Fit | None:
+def _fit_tiers(reader: _Fitter, results: Sequence[Array], tiers: Sequence[list[Term]]) -> Fit | None:
+    """Fit the first tier of terms that explains the results."""
     for tier in filter(None, tiers):
-        fit = _attempt(reader, results, tier, reader.relaxation)
+        fit = _fit_exactly(reader, results, tier, reader.relaxation)
         if fit is not None:
-            return fit, reader.relaxation * any("ε" in word for word in fit)
+            return fit, reader.relaxation * any("ε" in term for term in fit)
     return None
 
 
-def _damped(reader: _Reader, results: Sequence[Array], tiers: Sequence[list[Word]]) -> Fit | None:
-    """With one matrix: T⁻¹T⁻¹ is what ε does to T⁻¹ at first order, and I what it does to T."""
+def _fit_with_epsilon(reader: _Fitter, results: Sequence[Array], tiers: Sequence[list[Term]]) -> Fit | None:
+    """Fit terms with one Gram matrix plus εI.
+
+    To first order, ε adds a term with T⁻¹T⁻¹ to T⁻¹, and a term with I to T.
+    """
     for tier in tiers:
-        shifted = [word.shifted() for word in tier if len(word.matrices) == 1 and word.matrices[0] in _LETTERS]
-        epsilon = _damping(reader.samples[0], results[0], shifted) if shifted else 0.0
-        fit = _attempt(reader, results, shifted, epsilon) if epsilon else None
+        shifted = [term.with_epsilon() for term in tier if len(term.matrices) == 1 and term.matrices[0] in _GRAMS]
+        epsilon = _find_epsilon(reader.samples[0], results[0], shifted) if shifted else 0.0
+        fit = _fit_exactly(reader, results, shifted, epsilon) if epsilon else None
         if fit is not None:
             return fit, epsilon
     return None
 
 
-def _attempt(reader: _Reader, results: Sequence[Array], words: list[Word], epsilon: float) -> Coefficients | None:
-    """Fitted at the first sample, confirmed at the others."""
-    found = _fitted(_columns(words, reader.samples[0], epsilon), results[0].ravel(), reader.tolerance, reader.exact)
-    if found is None:
+def _fit_exactly(reader: _Fitter, results: Sequence[Array], terms: list[Term], epsilon: float) -> Coefficients | None:
+    """Fit coefficients on the first batch, and validate them on the others."""
+    fit = _solve(_columns(terms, reader.samples[0], epsilon), results[0].ravel(), reader.tolerance, reader.exact)
+    if fit is None:
         return None
     for sample, part in zip(reader.samples[1:], results[1:], strict=True):
-        if not reader.explains(sum(c * words[i].value(sample, epsilon) for i, c in found.items()), part.ravel()):
+        if not reader.explains(sum(c * terms[i].value(sample, epsilon) for i, c in fit.items()), part.ravel()):
             return None
-    return {str(words[i]): c for i, c in found.items()}
+    return {str(terms[i]): c for i, c in fit.items()}
 
 
-def _damping(sample: Sample, part: Array, words: list[Word]) -> float:
-    """The ε that explains the numbers best."""
+def _find_epsilon(sample: SampleBatch, part: Array, terms: list[Term]) -> float:
+    """Find the ε that explains the numbers best."""
 
     def misfit(x: float) -> float:
-        columns = _columns(words, sample, 10.0**x)
+        columns = _columns(terms, sample, 10.0**x)
         columns = columns / np.maximum(np.linalg.norm(columns, axis=0), 1e-300)
         found = np.linalg.lstsq(columns, part.ravel(), rcond=1e-9)[0]
         return float(np.linalg.norm(columns @ found - part.ravel()))
 
-    low, high = np.log10(_DAMPED[0]), np.log10(_DAMPED[1])
+    low, high = np.log10(_EPSILON_RANGE[0]), np.log10(_EPSILON_RANGE[1])
     grid = np.linspace(low, high, 40)
     best, step = float(grid[int(np.argmin([misfit(x) for x in grid]))]), (high - low) / 39
     bounds = (best - step, best + step)
     found = scipy.optimize.minimize_scalar(misfit, bounds=bounds, method="bounded", options={"xatol": 1e-13})
-    written = float(f"{10.0**found.x:.4g}")  # what somebody has written
-    return written if misfit(np.log10(written)) <= 2.0 * found.fun else float(10.0**found.x)
+    short = float(f"{10.0**found.x:.4g}")  # what somebody has written
+    return short if misfit(np.log10(short)) <= 2.0 * found.fun else float(10.0**found.x)
 
 
 # Each kind of result -------------------------------------------------------------------------------------------------
 
 
-def _formula(reader: _Reader, fits: Sequence[Fit | None], **more: Any) -> Formula | None:
-    """Of both parts, if both were read."""
+def _make_formula(reader: _Fitter, fits: Sequence[Fit | None], **options: Any) -> Formula | None:
+    """Make the formula of both parts, if both were fitted."""
     if None in fits:
         return None
     (G, of_G), (H, of_H) = (fit for fit in fits if fit is not None)
-    return Formula(G, H, epsilon=max(of_G, of_H), digits=reader.digits, **more)
+    return Formula(G, H, epsilon=max(of_G, of_H), digits=reader.digits, **options)
 
 
-def _parts(reader: _Reader, damping: bool = True) -> Formula | None:
-    """A result that is a vector, part by part; of a number the terms with G and with H parts together."""
+def _fit_parts(reader: _Fitter, damping: bool = True) -> Formula | None:
+    """Fit a vector part by part, and a number with the terms of both factors together."""
     scalar, fits = reader.operation.scalar, []
     for i, degrees in enumerate(reader.degrees()):
-        words = [
-            word
-            for vectors in _several(reader.operation.vectors)
+        terms = [
+            term
+            for vectors in _vector_choices(reader.operation.vectors)
             for part in ("GH" if scalar else "GH"[i])
-            for word in _words(part, vectors, reader.letters, "trace" if scalar else "tall")
+            for term in _dictionary(part, vectors, reader.letters, "trace" if scalar else "tall")
         ]
-        fits.append(_read_part(reader, reader.results(i), words, degrees, damping))
+        fits.append(_read_part(reader, reader.results(i), terms, degrees, damping))
     if scalar and fits[0] is not None:
-        terms, epsilon = fits[0]
-        fits = [({word: c for word, c in terms.items() if word.endswith(f"{part})")}, epsilon) for part in "GH"]
-    return _formula(reader, fits)
+        fitted, epsilon = fits[0]
+        fits = [({term: c for term, c in fitted.items() if term.endswith(f"{part})")}, epsilon) for part in "GH"]
+    return _make_formula(reader, fits)
 
 
-def _projection(reader: _Reader) -> Formula | None:
-    return _parts(reader, damping=False) or _implicit(reader) or _parts(reader)
+def _fit_projection(reader: _Fitter) -> Formula | None:
+    """Fit a projection explicitly, by an implicit equation, or with ε."""
+    return _fit_parts(reader, damping=False) or _fit_implicit_equation(reader) or _fit_parts(reader)
 
 
-def _implicit(reader: _Reader) -> Formula | None:
-    """What Λ moves, and the equation for Λ."""
+def _fit_implicit_equation(reader: _Fitter) -> Formula | None:
+    """Fit how a projection uses Λ, and the equation for Λ."""
     (v,) = reader.operation.vectors
     for sample in reader.samples:
-        L = np.linalg.pinv(sample.named("G")) @ (sample.results[0] - sample.named(f"{v}_G"))
-        sample._kept["Λ", 0.0], sample._kept["Λᵀ", 0.0] = L, L.mT
+        L = np.linalg.pinv(sample.factor("G")) @ (sample.results[0] - sample.factor(f"{v}_G"))
+        sample._cached["Λ", 0.0], sample._cached["Λᵀ", 0.0] = L, L.mT
     fits = []
     for i, part in enumerate("GH"):
-        words = [Word((f"{v}_{part}",), part), Word((part, "Λ"), part), Word((part, "Λᵀ"), part)]
-        fits.append(_attempt(reader, reader.results(i), words, 0.0))
+        terms = [Term((f"{v}_{part}",), part), Term((part, "Λ"), part), Term((part, "Λᵀ"), part)]
+        fits.append(_fit_exactly(reader, reader.results(i), terms, 0.0))
     for products in (_equation(v, reader.letters), _any_equation(v)):
-        relation = _null_vector(reader, [Word(names, "G") for names in products])
-        if relation is not None and any("Λ" in word for word in relation):
-            return _formula(reader, [None if fit is None else (fit, 0.0) for fit in fits], relation=relation)
+        relation = _null_vector(reader, [Term(names, "G") for names in products])
+        if relation is not None and any("Λ" in term for term in relation):
+            return _make_formula(reader, [None if fit is None else (fit, 0.0) for fit in fits], relation=relation)
     return None
 
 
 def _equation(v: str, letters: Sequence[str]) -> list[tuple[str, ...]]:
-    """The products in an equation for Λ, of one degree."""
+    """Return the products in an equation for Λ, all of one degree."""
     if "M_G" in letters:  # S Λ M_G + M_H Λ T, between inv and mix
         weights = ("M_G", "M_H")
-        found = [names for M in weights for N in ("S", "T") for names in ((M, "Λ", N), (N, "Λ", M))]
-        return found + [names for M in weights for C in _of_one(v) for names in ((M, C), (C, M))]
+        products = [names for M in weights for N in ("S", "T") for names in ((M, "Λ", N), (N, "Λ", M))]
+        return products + [names for M in weights for C in _small_with(v) for names in ((M, C), (C, M))]
     of_G, of_H = ([name for name in letters if name[:1] == kind and "⁻¹" not in name] for kind in "ST")
     pairs = [pair for S, T in itertools.product(of_G, of_H) for pair in ((S, T), (T, S))]
-    found = [names for M, N in pairs for names in ((M, N, "Λᵀ"), (M, "Λᵀ", N), ("Λᵀ", M, N))]
-    beside = {"G": of_H, "H": of_G}
-    return found + [names for C in _of_one(v) for M in beside[C[-1]] for names in ((M, C), (C, M))]
+    products = [names for M, N in pairs for names in ((M, N, "Λᵀ"), (M, "Λᵀ", N), ("Λᵀ", M, N))]
+    partners = {"G": of_H, "H": of_G}
+    return products + [names for C in _small_with(v) for M in partners[C[-1]] for names in ((M, C), (C, M))]
 
 
 def _any_equation(v: str) -> list[tuple[str, ...]]:
-    """Products of all degrees up to two Gram matrices."""
+    """Return products of all degrees up to two Gram matrices."""
     pairs = itertools.product(("", "S", "T"), repeat=2)
-    found = [names for M, N in pairs for names in ((M, N, "Λᵀ"), (M, "Λᵀ", N), ("Λᵀ", M, N))]
-    found += [(M, C, N) for C in _of_one(v) for M, N in (("", ""), ("S", ""), ("T", ""), ("", "S"), ("", "T"))]
-    return list(dict.fromkeys(tuple(filter(None, names)) for names in found))
+    products = [names for M, N in pairs for names in ((M, N, "Λᵀ"), (M, "Λᵀ", N), ("Λᵀ", M, N))]
+    products += [(M, C, N) for C in _small_with(v) for M, N in (("", ""), ("S", ""), ("T", ""), ("", "S"), ("", "T"))]
+    return list(dict.fromkeys(tuple(filter(None, names)) for names in products))
 
 
-def _null_vector(reader: _Reader, words: list[Word]) -> Coefficients | None:
-    """The one combination of words that vanishes, as fractions with the first one 1."""
-    A = _columns(words, reader.samples[0], reader.relaxation)
+def _null_vector(reader: _Fitter, terms: list[Term]) -> Coefficients | None:
+    """Return the unique combination of terms that vanishes, as fractions of which one is 1; None if there is none."""
+    A = _columns(terms, reader.samples[0], reader.relaxation)
     sizes, slack = np.maximum(np.linalg.norm(A, axis=0), 1e-300), 100.0 * reader.tolerance
     _, s, V = np.linalg.svd(A / sizes, full_matrices=False)
     if not s[-1] <= slack * s[0] < 1e3 * slack * s[0] < s[-2]:
         return None
     c = V[-1] / sizes
     c = c / np.max(np.abs(c))
-    exact = _fractions(c / c[np.argmax(np.abs(c) > 1e-3)], max(reader.tolerance, 1e-8))
+    exact = _as_fractions(c / c[np.argmax(np.abs(c) > 1e-3)], max(reader.tolerance, 1e-8))
     if exact is None:
         return None
     for sample in reader.samples:
-        A = _columns(words, sample, reader.relaxation) * exact
+        A = _columns(terms, sample, reader.relaxation) * exact
         if np.linalg.norm(np.sum(A, axis=1)) > slack * np.linalg.norm(A):
             return None
-    return {str(word): c for word, c in zip(words, exact, strict=True) if c}
+    return {str(term): c for term, c in zip(terms, exact, strict=True) if c}
 
 
-def _hessian(reader: _Reader) -> Formula | None:
-    """Both parts at once: words of w, and of e and v together, projected; or as they are."""
+def _fit_hessian(reader: _Fitter) -> Formula | None:
+    """Fit both parts of a Hessian: terms of w, and of e and v together, unprojected or projected."""
     e, w, v = reader.operation.vectors
     degrees = dict(zip("GH", reader.degrees(), strict=True))
 
-    def words(part: str, kind: str) -> list[Word]:
-        found = [*_words(part, [w], reader.letters), *_words(part, [e, v], reader.letters)]
-        return [Word((f"{name}_{part}",), part, kind) for name in reader.made] + [
-            Word(one.names, part, kind)
-            for one in found
-            if (one.names[0] != part or f"{e}_" in str(one)) and (degrees[part] is not None or len(one.matrices) < 3)
+    def terms(part: str, kind: str) -> list[Term]:
+        candidates = [*_dictionary(part, [w], reader.letters), *_dictionary(part, [e, v], reader.letters)]
+        return [Term((f"{name}_{part}",), part, kind) for name in reader.made] + [
+            Term(x.names, part, kind)
+            for x in candidates
+            if (x.names[0] != part or f"{e}_" in str(x)) and (degrees[part] is not None or len(x.matrices) < 3)
         ]
 
-    plain = [_read_part(reader, reader.results(i), words(part, "tall"), degrees, False) for i, part in enumerate("GH")]
-    if None not in plain:
-        return _formula(reader, plain)
-    both = [word for part in "GH" for word in words(part, "projected")
-            if word.is_made or degrees[part] in (None, word.degrees)]  # fmt: skip
+    fits = [_read_part(reader, reader.results(i), terms(part, "tall"), degrees, False) for i, part in enumerate("GH")]
+    if None not in fits:
+        return _make_formula(reader, fits)
+    both = [term for part in "GH" for term in terms(part, "projected")
+            if term.is_definition_term or degrees[part] in (None, term.degrees)]  # fmt: skip
     fit = _read_part(reader, [_flat(sample.results) for sample in reader.samples], both, degrees, False)
     if fit is None:
         return None
-    split = [{word: c for word, c in fit[0].items() if word.split(" ")[0][-1] == part} for part in "GH"]
-    return _formula(reader, [(one, 0.0) for one in split], projected=True)
+    split = [{term: c for term, c in fit[0].items() if term.split(" ")[0][-1] == part} for part in "GH"]
+    return _make_formula(reader, [(x, 0.0) for x in split], projected=True)
 
 
-_SPECIAL = {"horizontal_projection": _projection, "riemannian_hessian": _hessian}
+_SPECIAL_FITS = {"horizontal_projection": _fit_projection, "riemannian_hessian": _fit_hessian}
 
 
-def _curve(reader: _Reader, order: Any) -> Formula | None:
-    """Power by power of t, whose coefficients are read one after another."""
+def _fit_curve(reader: _Fitter, order: Any) -> Formula | None:
+    """Fit the coefficient of every power of t."""
     rest = (order,) if "order" in reader.operation.extra else ()
     series = []
     for sample in reader.samples:
-        places = [np.stack(parts) for parts in zip(*(reader.numbers(sample, (t, *rest)) for t in _TIMES), strict=True)]
-        terms = [np.tensordot(np.linalg.pinv(_POWERS), place, 1) for place in places]
-        if not all(reader.explains(np.tensordot(_POWERS, x, 1), y) for x, y in zip(terms, places, strict=True)):
+        points = [np.stack(parts) for parts in zip(*(reader.numbers(sample, (t, *rest)) for t in _TIMES), strict=True)]
+        powers = [np.tensordot(np.linalg.pinv(_POWERS), point, 1) for point in points]
+        if not all(reader.explains(np.tensordot(_POWERS, x, 1), y) for x, y in zip(powers, points, strict=True)):
             return None
-        series.append(terms)
+        series.append(powers)
     (v,) = reader.operation.vectors
-    found: list[Fit] = [({}, 0.0), ({}, 0.0)]
+    fits: list[Fit] = [({}, 0.0), ({}, 0.0)]
     for (i, part), power in itertools.product(enumerate("GH"), range(_POWERS.shape[1])):
-        terms = [one[i][power] for one in series]
-        if np.linalg.norm(terms[0]) <= 30.0 * reader.tolerance * np.linalg.norm(series[0][i]):
+        numbers = [s[i][power] for s in series]
+        if np.linalg.norm(numbers[0]) <= 30.0 * reader.tolerance * np.linalg.norm(series[0][i]):
             continue
-        words = [Word((f"{name}_{part}",), part) for name in reader.made]
-        words += [word for vectors in ([], [v], [v, v]) for word in _words(part, vectors, reader.letters)]
-        fit = _read_part(reader, terms, words)
+        terms = [Term((f"{name}_{part}",), part) for name in reader.made]
+        terms += [term for vectors in ([], [v], [v, v]) for term in _dictionary(part, vectors, reader.letters)]
+        fit = _read_part(reader, numbers, terms)
         if fit is None:
             return None
         time = ("", "t ", "t² ", "t³ ", "t⁴ ")[power]
-        found[i] = {**found[i][0], **{time + word: c for word, c in fit[0].items()}}, max(found[i][1], fit[1])
-    return _formula(reader, found)
+        fits[i] = {**fits[i][0], **{time + term: c for term, c in fit[0].items()}}, max(fits[i][1], fit[1])
+    return _make_formula(reader, fits)
 
 
-def _place(reader: _Reader, times: Sequence[float]) -> Formula | None:
-    """A place of a curve, in θ, tv and t²Γ(v, v)."""
+def _fit_point_of_curve(reader: _Fitter, times: Sequence[float]) -> Formula | None:
+    """Fit a point of a curve with θ, tv and t²Γ(v, v)."""
     for sample, t in zip(reader.samples, times, strict=True):
         sample.vectors |= {"t v": t * sample.vectors["v"], "t² Γ(v,v)": t * t * sample.vectors["Γ(v,v)"]}
-    words = {part: [Word((name,), part) for name in (part, f"t v_{part}", f"t² Γ(v,v)_{part}")] for part in "GH"}
-    fits = [_attempt(reader, reader.results(i), words[part], 0.0) for i, part in enumerate("GH")]
-    return _formula(reader, [None if fit is None else (fit, 0.0) for fit in fits])
+    terms = {part: [Term((name,), part) for name in (part, f"t v_{part}", f"t² Γ(v,v)_{part}")] for part in "GH"}
+    fits = [_fit_exactly(reader, reader.results(i), terms[part], 0.0) for i, part in enumerate("GH")]
+    return _make_formula(reader, [None if fit is None else (fit, 0.0) for fit in fits])
 
 
-def _moderate(rule: Rule, start: Start) -> float:
-    """The largest size of the loss with which one step is short, so that a decay of the weights hides nothing."""
+def _find_short_step(rule: Rule, start: Start) -> float:
+    """Return the largest size of the loss with which one step is short, so that a weight decay hides nothing."""
     size = np.linalg.norm(start.G @ start.H.mT)
-    lengths = {scale: rule.walk(start, scale, 1).travelled[-1] / size for scale in SCALES}
-    return max((scale for scale, length in lengths.items() if length <= _SHORT), default=min(SCALES))
+    lengths = {scale: rule.run(start, scale, 1).path_length[-1] / size for scale in SCALES}
+    return max((scale for scale, length in lengths.items() if length <= _STEP_LENGTH), default=min(SCALES))
 
 
 def read_step(rule: Rule) -> Formula | None:
-    """To what the first step of an optimiser changes G and H; None if no words explain that."""
-    samples, scale = [], _moderate(rule, rule.start(Features()))
+    """Fit the formula of an optimiser's first step; None if no terms explain it."""
+    samples, scale = [], _find_short_step(rule, rule.start(Features()))
     for (n, m, h), count in _SHAPES:
         starts = [rule.start(Features(n=n, m=m, h=h, draw=i)) for i in range(count)]
-        walks = [rule.walk(start, scale, 1) for start in starts]
-        before, after = (Pair(*(np.stack(F) for F in zip(*((x.G[k], x.H[k]) for x in walks), strict=True)))
+        runs = [rule.run(start, scale, 1) for start in starts]
+        before, after = (Pair(*(np.stack(F) for F in zip(*((x.G[k], x.H[k]) for x in runs), strict=True)))
                          for k in (0, 1))  # fmt: skip
-        E = np.stack([slope(G @ H.mT, one.Y, scale, one.magnitude) for one, G, H in zip(starts, *before, strict=True)])
+        E = np.stack(
+            [
+                loss_gradient(G @ H.mT, start.Y, scale, start.magnitude)
+                for start, G, H in zip(starts, *before, strict=True)
+            ]
+        )
         e = Pair(E @ before.H, E.mT @ before.G)
-        samples.append(Sample(pair_metric("mix").at(before), {"e": e}, tuple(after - before)))
-    reader = _Reader(None, OPERATIONS["riemannian_gradient"], "mix", rule.precision.name, 0.0, samples)
-    reader.exact = _decimals
+        samples.append(SampleBatch(pair_metric("mix").at(before), {"e": e}, tuple(after - before)))
+    reader = _Fitter(None, OPERATIONS["riemannian_gradient"], "mix", rule.precision.name, 0.0, samples)
+    reader.exact = _as_decimals
     fits: list[Fit | None] = []
     for i, part in enumerate("GH"):
-        words = [word for vectors in ([], ["e"]) for word in _words(part, vectors, reader.letters)]
-        change = _read_part(reader, reader.results(i), words)
+        terms = [term for vectors in ([], ["e"]) for term in _dictionary(part, vectors, reader.letters)]
+        change = _read_part(reader, reader.results(i), terms)
         fits.append(change and ({part: 1.0 + change[0].pop(part, 0.0), **change[0]}, change[1]))
-    return _formula(reader, fits)
+    return _make_formula(reader, fits)
 
 
 def read_one(
     backend: Backend, name: str, metric: str, dtype: str = "float64", relaxation: float = 0.0
 ) -> Formula | None:
-    """The formula of one value (``"geodesic_2"``) or function; None if no words explain its numbers."""
-    reader = _Reader(backend, OPERATIONS[_function(name)], metric, dtype, relaxation)
+    """Fit the formula of one value (``"geodesic_2"``) or function; None if no terms explain its numbers."""
+    reader = _Fitter(backend, OPERATIONS[_function(name)], metric, dtype, relaxation)
     with np.errstate(all="ignore"):
         if reader.operation.extra:
-            return _curve(reader, VALUES[name].order if name in VALUES else None)
+            return _fit_curve(reader, VALUES[name].order if name in VALUES else None)
         for sample in reader.samples:
             sample.results = reader.numbers(sample)
             if not all(np.isfinite(part).all() for part in sample.results):
                 return None
-        return _SPECIAL.get(reader.operation.name, _parts)(reader)
+        return _SPECIAL_FITS.get(reader.operation.name, _fit_parts)(reader)
 
 
 def read_at(value: Value, scenes: Sequence[Scene], results: Iterable[Parts]) -> Formula | None:
-    """The formula that gives results at points, where the first has many more numbers than the formula has words."""
+    """Fit the formula of given results, if the first of the points has many more numbers than a formula has terms."""
     scene = scenes[0]
     if value.operation.scalar or scene.metric not in PAIR_METRICS or scene.point.sizes[2] < 2:
         return None
-    samples = [_flat_sample(value, *one) for one in zip(scenes, results, strict=True)]
-    reader = _Reader(None, value.operation, scene.metric, scene.dtype, scene.relaxation, samples)
+    samples = [_flat_sample(value, *x) for x in zip(scenes, results, strict=True)]
+    reader = _Fitter(None, value.operation, scene.metric, scene.dtype, scene.relaxation, samples)
     with np.errstate(all="ignore"):
         if value.operation.extra:
-            return _place(reader, [one.time(value) for one in scenes])
-        return _SPECIAL.get(value.name, _parts)(reader)
+            return _fit_point_of_curve(reader, [x.time(value) for x in scenes])
+        return _SPECIAL_FITS.get(value.name, _fit_parts)(reader)
 
 
-def _flat_sample(value: Value, scene: Scene, result: Parts) -> Sample:
-    """One batch of the blocks of a point, with a result there."""
+def _flat_sample(value: Value, scene: Scene, result: Parts) -> SampleBatch:
+    """Make a batch of the blocks of a point, with a result there."""
 
-    def flat(pair: Iterable[Array]) -> Pair:
+    def flatten(pair: Iterable[Array]) -> Pair:
         return Pair.unchecked(*(x.reshape(-1, *x.shape[-2:]) for x in pair))
 
-    inputs = map(flat, scene.inputs(value.operation))
+    inputs = map(flatten, scene.inputs(value.operation))
     vectors = dict(zip(value.operation.vectors, inputs, strict=True))
-    return Sample(scene.space.metric.at(flat(scene.point)), vectors, tuple(flat(result)))
+    return SampleBatch(scene.space.metric.at(flatten(scene.point)), vectors, tuple(flatten(result)))
 
 
 @cache
 def right_formula(name: str, metric: str, relaxation: float = 0.0) -> Formula | None:
-    """What `refgeo.paper` computes, read in the same way; None where nothing can be read."""
+    """Fit the formula of `refgeo.paper`, in the same way; None if there is none."""
     from refgeo import paper
 
     function = _function(name)
@@ -825,30 +843,32 @@ def right_formula(name: str, metric: str, relaxation: float = 0.0) -> Formula | 
 
 
 def _function(name: str) -> str:
+    """Return the function of a value."""
     return VALUES[name].operation.name if name in VALUES else name
 
 
 class Readings(dict[tuple[str, str], Formula | None]):
-    """The formulas that a backend computes, by function (of geodesics by value, "geodesic_2") and metric; that of an
-    optimiser's first step has none, ``readings["step", ""]``.
+    """The formulas that a backend computes, by function (for geodesics by value, "geodesic_2") and metric.
+
+    The first step of an optimiser has no metric: ``readings["step", ""]``.
 
     Attributes
     ----------
     silent : dict
-        Why there is nothing to read.
+        The reason why a function has no result.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.silent: dict[tuple[str, str], str] = {}
+        self.no_result: dict[tuple[str, str], str] = {}
 
     def __str__(self) -> str:
         lines = []
         for (name, metric), formula in self.items():
             note = formula.note if formula is not None else ""
             lines.append((f"{name}[{metric}]" if metric else name) + (f"   ({note})" if note else ""))
-            said = self.silent.get((name, metric), UNREAD)
-            lines += [f"    {line}" for line in (formula.lines() if formula is not None else [said])]
+            reason = self.no_result.get((name, metric), UNREAD)
+            lines += [f"    {line}" for line in (formula.lines() if formula is not None else [reason])]
         return "\n".join(lines or ["nothing to read: the implementation has none of these functions"])
 
 
@@ -862,24 +882,24 @@ def read(
     timeout: float = TIMEOUT,
     options: Mapping[str, Any] | None = None,
 ) -> Readings:
-    """Read the formulas that a backend computes, right or wrong, from its numbers.
+    """Find the formulas that a backend computes, right or wrong, from its results.
 
     Parameters
     ----------
     backend : module, object, str or Backend
-        As for `refgeo.check`. It need compute no member of the family: `metrics` are only the names that it gets.
+        As for `refgeo.check`. It may compute any metric: `metrics` are only the names that it gets.
     metrics : iterable of str
     functions : iterable of str, optional
         Functions (``"geodesic"``), values (``"geodesic_2"``), or ``"step"``: the first step of an optimiser. Default:
         all that it has.
     dtype : str
-        The precision of the arrays that it gets; in single precision readings are good to five digits or so.
+        The precision of the arrays that it gets; in single precision, coefficients have about five digits.
     relaxation : float
-        A known ε: S_ε = S + εI and T_ε = T + εI are words, too.
+        A known ε: S_ε = S + εI and T_ε = T + εI are factors of terms, too.
     timeout : float
         Seconds that one call may take.
     options : mapping, optional
-        Of an optimiser: keyword arguments.
+        The keyword arguments of an optimiser.
 
     Returns
     -------
@@ -901,23 +921,23 @@ def read(
     """
     one_of("dtype", dtype, PRECISIONS)
     relaxation = number("relaxation", relaxation, "ε of App. H.2", least=0.0)
-    wanted = [pair_metric(metric, argument="metrics").name for metric in listed(metrics)]
-    everything = [*OPERATIONS, *VALUES, "step"]
-    asked = [one_of("functions", name, everything) for name in listed(functions or everything)]
+    metric_names = [pair_metric(metric, argument="metrics").name for metric in listed(metrics)]
+    known = [*OPERATIONS, *VALUES, "step"]
+    selection = [one_of("functions", name, known) for name in listed(functions or known)]
     loaded = Backend.of(backend, timeout)
-    found = Readings()
+    readings = Readings()
     try:
-        for name, metric in itertools.product(READABLE, wanted):
-            if loaded.provides(_function(name)) and (name in asked or _function(name) in asked):
+        for name, metric in itertools.product(READABLE, metric_names):
+            if loaded.provides(_function(name)) and (name in selection or _function(name) in selection):
                 try:
-                    found[name, metric] = read_one(loaded, name, metric, dtype, relaxation)
+                    readings[name, metric] = read_one(loaded, name, metric, dtype, relaxation)
                 except NoResult as error:
-                    found[name, metric], found.silent[name, metric] = None, str(error)
-        if "step" in asked and any(map(loaded.provides, UPDATE_RULES)):
+                    readings[name, metric], readings.no_result[name, metric] = None, str(error)
+        if "step" in selection and any(map(loaded.provides, UPDATE_RULES)):
             points, function = Points(dtype=dtype, relaxation=relaxation), next(filter(loaded.provides, UPDATE_RULES))
             with np.errstate(all="ignore"):
-                found["step", ""] = read_step(Rule(loaded, function, points, options or {}))
+                readings["step", ""] = read_step(Rule(loaded, function, points, options or {}))
     finally:
         if loaded is not backend:
             loaded.close()
-    return found
+    return readings

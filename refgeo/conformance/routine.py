@@ -1,4 +1,4 @@
-"""What a sharpness routine gets, in the process that calls it: a loss with its gradient."""
+"""The loss that a sharpness routine gets, in the process of the backend."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from refgeo.support.arguments import Array
 
 
 class Problem:
-    """What a routine is given beside the parameters.
+    """A loss with its gradient, which a sharpness routine gets in addition to the parameters.
 
     Attributes
     ----------
     X, y : ndarray
-        Of the loss ‖X(u ⊙ v) − y‖², for those who would rather look than differentiate: of diagonal networks alone.
+        The data of the loss ‖X(u ⊙ v) − y‖², for routines that do not use its gradient; diagonal networks only.
     calls : int
-        How often the loss has been evaluated.
+        The number of evaluations of the loss.
     """
 
     def __init__(
@@ -36,34 +36,35 @@ class Problem:
 
     @property
     def X(self) -> Array:
-        """Of the loss of a diagonal network."""
-        return self._of_diagonal(self._X)
+        """The matrix X, if the network is diagonal."""
+        return self._refuse_general(self._X)
 
     @property
     def y(self) -> Array:
-        """Of the loss of a diagonal network."""
-        return self._of_diagonal(self._y)
+        """The vector y, if the network is diagonal."""
+        return self._refuse_general(self._y)
 
-    def _of_diagonal(self, x: Array) -> Array:
+    def _refuse_general(self, x: Array) -> Array:
+        """Return an array, or raise an error if the network is not diagonal."""
         if not self.is_diagonal:
             raise NotImplementedError("X and y are those of diagonal networks, with G and H of shape (d, 1, 1)")
         return x
 
     def value_and_grad(self, G: Any, H: Any) -> tuple[float, tuple[Any, Any]]:
-        """The loss ‖X vec(G Hᵀ) − y‖² and its gradient at (G, H), in the backend's kind of array."""
+        """Return the loss ‖X vec(G Hᵀ) − y‖² and its gradient at (G, H), in the backend's kind of array."""
         self.calls += 1
         G, H = (np.asarray(self._back(x), dtype=np.float64) for x in (G, H))
         with np.errstate(all="ignore"):  # a warning of ours is not the routine's
             product = G @ H.mT
             r = self._X @ product.ravel() - self._y
-            slope = (2.0 * self._X.T @ r).reshape(product.shape)
-            loss, gradient = float(r @ r), [x.astype(self._dtype) for x in (slope @ H, slope.mT @ G)]
-        first, second = map(self._convert, gradient)
-        return loss, (first, second)
+            E = (2.0 * self._X.T @ r).reshape(product.shape)
+            loss, gradients = (float(r @ r), [x.astype(self._dtype) for x in (E @ H, E.mT @ G)])
+        e_G, e_H = map(self._convert, gradients)
+        return loss, (e_G, e_H)
 
 
-def plain_routine(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function(value_and_grad, params, metric, rho)`` as the protocol's ``sharpness``; params is the tuple (G, H)."""
+def wrap_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the protocol's ``sharpness`` of ``function(value_and_grad, params, metric, rho)``; params is (G, H)."""
 
     def sharpness(metric: str, problem: Problem, G: Any, H: Any, rho: float, order: Any) -> Any:
         return function(lambda params: problem.value_and_grad(*params), (G, H), metric, rho)

@@ -19,12 +19,12 @@ from refgeo.conformance.judge import Judge, not_provided
 from refgeo.conformance.operations import FUNCTIONS, ROUTINE
 from refgeo.conformance.plan import Plan
 from refgeo.conformance.points import GivenPoints, Points
-from refgeo.conformance.process import Child
+from refgeo.conformance.process import ChildProcess
 from refgeo.conformance.report import Report
 from refgeo.conformance.searches import search_evidence
 from refgeo.conformance.steps import UPDATE_RULES
 from refgeo.conformance.trajectories import trajectory_evidence
-from refgeo.conformance.uncovered import Reached, not_run
+from refgeo.conformance.uncovered import CoverageData, uncovered_lines
 from refgeo.conformance.verdict import ANY_METRIC, Row, make_row
 from refgeo.support.errors import Interrupted, RefereeError
 from refgeo.support.threads import one_thread
@@ -33,7 +33,7 @@ Progress = Callable[[int, int, str], None]
 
 
 def no_progress(done: int, total: int, what: str) -> None:
-    """Nothing is shown."""
+    """Show nothing."""
 
 
 def check(
@@ -69,28 +69,28 @@ def check(
     dtype : "float64", "float32", "float16" or "bfloat16"
         The precision of the arrays that the backend gets, and that it is judged by.
     profile : "quick" or "full"
-        How many generated points.
+        The number of generated points.
     seed : int
     relaxation : float
-        ε of App. H.2: the geometry with S + εI and T + εI is the truth.
+        ε of App. H.2: results are compared with the geometry of S + εI and T + εI.
     cases : iterable of str, optional
-        Only these cases; a name, or the first part of one.
+        Only the points with these names, or whose names begin with them.
     points : mapping of str to mapping of str to array, optional
         Your own test points instead of generated ones, by name: ``G`` and ``H``, and if you like the vectors ``a_G``,
         ``a_H``, ``b_G``, ``b_H``, ``e_G``, ``e_H``, ``v_G``, ``v_H`` and the time ``t``; for the Hessian
         ``hessian_e_G``, ... (the gradient of an invariant loss), ``hessian_w_G``, ... (its Hessian applied to v) and
-        ``hessian_v_G``, ... (a horizontal v) together. What is missing is drawn. A point with ``metric`` is for this
-        one alone.
+        ``hessian_v_G``, ... (a horizontal v) together. Missing arrays are drawn at random. A point with ``metric`` is
+        used for this metric only.
     checkpoint : path or state dict, optional
         Take the test points from a network instead.
     layout : str, optional
         The network's layout, see `refgeo.networks.read`.
     heads : int, optional
-        The network's number of attention heads, where no ``config.json`` beside the file says it.
+        The network's number of attention heads, unless a ``config.json`` beside the file contains it.
     key_value_heads : int, optional
         Its number of key and value heads, likewise.
     options : mapping of str to sequence, optional
-        Of an update rule: the values of its keyword arguments to be tried, such as ``{"momentum": [0.0, 0.9]}``; every
+        The values of an update rule's keyword arguments to be tried, such as ``{"momentum": [0.0, 0.9]}``; every
         combination is judged.
     timeout : float
         Seconds that one call of the backend may take.
@@ -110,7 +110,7 @@ def check(
     RefereeError
         The referee itself failed.
     Interrupted
-        Ctrl-C, a KeyboardInterrupt whose ``report`` has what had been seen by then.
+        Ctrl-C, a KeyboardInterrupt whose ``report`` contains all results so far.
 
     Examples
     --------
@@ -129,152 +129,157 @@ def check(
         loaded = Backend.of("refgeo.paper" if backend is None else backend, timeout)
         if loaded is not backend:
             stack.callback(loaded.close)
-        return judge(plan, loaded, progress or no_progress)
+        return judge_all(plan, loaded, progress or no_progress)
 
 
 @dataclass
-class Judged:
-    """What the run of one metric has found.
+class MetricResult:
+    """The result of the run of one metric.
 
     Attributes
     ----------
     rows : list of Row
-        Of values and laws.
+        The rows of values and laws.
     conduct : dict of list of Evidence
-        By rule.
-    reached : Reached
-        Lines of the backend.
+        The breaches of each rule.
+    reached : CoverageData
+        The lines of the backend that decisive calls have not reached.
     count : int
-        Points so far.
+        The number of points that were judged.
     """
 
     metric: str
     rows: list[Row]
     conduct: dict[str, list[Evidence]]
-    reached: Reached
+    reached: CoverageData
     count: int
     interrupted: bool = False
 
 
-def judged(plan: Plan, backend: Backend, metric: str, show: Progress) -> Judged:
-    """One metric, point by point; Ctrl-C ends it with what there is by then, which is not explained."""
-    found = Judged(metric, [], {}, {}, 0)
+def judge_metric(plan: Plan, backend: Backend, metric: str, show: Progress) -> MetricResult:
+    """Judge one metric point by point; Ctrl-C ends this with the rows so far, without diagnoses."""
+    result = MetricResult(metric, [], {}, {}, 0)
     try:
         judge = Judge(plan, backend, metric)
         judge.prime()
         for i, point in enumerate(judge.points):
             show(i, len(judge.points), f"{metric} {point.name}")
             judge.judge_point(i)
-            found.count += 1
-        with _failures_of_ours():
-            found.reached = backend.reached()
-            found.rows = judge.rows(explain=True)
+            result.count += 1
+        with _as_referee_errors():
+            result.reached = backend.reached()
+            result.rows = judge.rows(explain=True)
     except KeyboardInterrupt:
         backend.close()  # what it was asked last is of no interest any more
-        found.interrupted = True
-        found.rows = judge.rows(explain=False) if found.count else []
-    found.conduct = {rule: judge.evidence[rule] for rule in judge.rules} if found.count else {}
-    return found
+        result.interrupted = True
+        result.rows = judge.rows(explain=False) if result.count else []
+    result.conduct = {rule: judge.evidence[rule] for rule in judge.rules} if result.count else {}
+    return result
 
 
-def serve_judged(line: Connection, plan: Plan, loaded: tuple[Any, ...], metric: str) -> None:
-    """The same in another process: how far it is, and at last what it has found, or the error that ended it."""
+def judge_metric_in_child(line: Connection, plan: Plan, loaded: tuple[Any, ...], metric: str) -> None:
+    """Judge one metric in another process: send the progress, and at the end the result, or the error that ended it."""
     try:
         with one_thread():
             backend = Backend(*loaded)
-            found: Any = judged(plan, backend, metric, lambda *far: line.send(far))
+            result: Any = judge_metric(plan, backend, metric, lambda *far: line.send(far))
             backend.close()
     except Exception as error:
-        found = error
-    line.send(found)
+        result = error
+    line.send(result)
 
 
-class Beside:
-    """The run of a metric in another process, beside those of this one."""
+class ParallelRun:
+    """The run of one metric in another process."""
 
     def __init__(self, plan: Plan, backend: Backend, metric: str) -> None:
         self.metric, self.far = metric, (0, 0, "")
         loaded = backend.spec, backend.name, backend.timeout, backend.described
-        self.child = Child(serve_judged, plan, loaded, metric)
+        self.child = ChildProcess(judge_metric_in_child, plan, loaded, metric)
         self.last: Any = None
 
-    def hear(self, waiting: float = 0.0) -> bool:
-        """Take what it has sent; whether it has ended."""
+    def poll(self, waiting: float = 0.0) -> bool:
+        """Receive what the process has sent, and return whether it has ended."""
         while self.last is None and self.child.line.poll(waiting):
             try:
                 message = self.child.line.recv()
             except (EOFError, OSError):
-                message = RefereeError(f"the process that judged {self.metric} is lost: {self.child.ended()}")
+                message = RefereeError(f"the process that judged {self.metric} is lost: {self.child.terminate()}")
             if isinstance(message, tuple):
                 self.far, waiting = message, 0.0
             else:
                 self.last = message
         return self.last is not None
 
-    def found(self) -> Judged:
-        """What it has found, when it has ended."""
+    def result(self) -> MetricResult:
+        """Return the result after the end, or raise the error that ended the run."""
         if isinstance(self.last, Exception):
             raise self.last
-        return cast(Judged, self.last)
+        return cast(MetricResult, self.last)
 
 
-def judge(plan: Plan, backend: Backend, show: Progress = no_progress) -> Report:
-    """The report. Metrics are judged beside each other, each as a whole run by a process of the backend's own, where
-    there are processors, and a name by which a backend can be loaded; in turn else.
+def judge_all(plan: Plan, backend: Backend, show: Progress = no_progress) -> Report:
+    """Judge all metrics, and return the report.
+
+    The metrics are judged in parallel, each as a whole run with a backend process of its own, if there are enough
+    processors and the backend can be loaded by name; otherwise in turn.
     """
-    first, *others = plan.metrics
+    first, *rest = plan.metrics
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     count = processors - 1 if backend.has_own_process else 0
     with ExitStack() as stack:
-        beside = [Beside(plan, backend, metric) for metric in others[:count]]
-        for one in beside:
-            stack.callback(one.child.close)
-        found: list[Judged] = []
+        parallel = [ParallelRun(plan, backend, metric) for metric in rest[:count]]
+        for run in parallel:
+            stack.callback(run.child.close)
+        results: list[MetricResult] = []
         try:
-            for metric in (first, *others[count:]):
-                own = backend if metric == first else backend.fresh()
+            for metric in (first, *rest[count:]):
+                own = backend if metric == first else backend.restarted()
                 if own is not backend:
                     stack.callback(own.close)
-                before = sum(one.count for one in found)
-                found.append(judged(plan, own, metric, partial(_shown, show, before, beside, len(plan.metrics))))
-                if found[-1].interrupted:
+                n_before = sum(result.count for result in results)
+                report = partial(_report_progress, show, n_before, parallel, len(plan.metrics))
+                results.append(judge_metric(plan, own, metric, report))
+                if results[-1].interrupted:
                     raise KeyboardInterrupt
-            with _failures_of_ours():
-                whole = list(_whole(plan, backend, found[0], show))
-                reached = [found[0].reached, backend.reached()]
-            done, total = sum(one.count for one in found), found[0].count
-            for one in beside:
-                while not one.hear(_PATIENCE):
-                    _shown(show, done, beside, len(plan.metrics), 0, total, one.far[2])
-                found.append(one.found())
-            show(sum(one.count for one in found), sum(one.count for one in found), "done")
+            with _as_referee_errors():
+                whole_runs = list(_judge_whole_runs(plan, backend, results[0], show))
+                reached = [results[0].reached, backend.reached()]
+            done, total = sum(result.count for result in results), results[0].count
+            for run in parallel:
+                while not run.poll(_POLL_INTERVAL):
+                    _report_progress(show, done, parallel, len(plan.metrics), 0, total, run.far[2])
+                results.append(run.result())
+            show(sum(result.count for result in results), sum(result.count for result in results), "done")
         except KeyboardInterrupt:
-            for one in beside:
-                one.child.interrupt()
-            found += [one.last for one in beside if one.hear(_LAST) and isinstance(one.last, Judged)]
-            far = {one.metric: one.count for one in found}
-            said = "; ".join(f"{metric}: {far.get(metric, 0)} points checked" for metric in plan.metrics)
-            raise Interrupted(_report(plan, backend, found, [], interrupted=said)) from None
-    found.sort(key=lambda one: plan.metrics.index(one.metric))
-    reached += [one.reached for one in found]
-    left = not_run(reached, {*FUNCTIONS} - plan.functions) if backend.has_own_process else None
-    return _report(plan, backend, found, whole, not_run=left)
+            for run in parallel:
+                run.child.interrupt()
+            results += [run.last for run in parallel if run.poll(_LAST_WAIT) and isinstance(run.last, MetricResult)]
+            n_points = {result.metric: result.count for result in results}
+            counts = "; ".join(f"{metric}: {n_points.get(metric, 0)} points checked" for metric in plan.metrics)
+            raise Interrupted(_report(plan, backend, results, [], interrupted=counts)) from None
+    results.sort(key=lambda result: plan.metrics.index(result.metric))
+    reached += [result.reached for result in results]
+    left = uncovered_lines(reached, {*FUNCTIONS} - plan.functions) if backend.has_own_process else None
+    return _report(plan, backend, results, whole_runs, not_run=left)
 
 
-_PATIENCE, _LAST = 0.2, 10.0
-"""Seconds between looks at other processes, and those that one gets to tell what it has when it is interrupted."""
+_POLL_INTERVAL, _LAST_WAIT = 0.2, 10.0
+"""Seconds between looks at other processes, and those that an interrupted process gets to send its result; chosen."""
 
 
-def _shown(show: Progress, before: int, beside: list[Beside], metrics: int, done: int, total: int, what: str) -> None:
-    """How far all metrics are, beside and after those before; each has as many points."""
-    for one in beside:
-        one.hear()
-    show(before + done + sum(one.far[0] for one in beside), metrics * total, what)
+def _report_progress(
+    show: Progress, before: int, runs: list[ParallelRun], metrics: int, done: int, total: int, what: str
+) -> None:
+    """Report the progress of all metrics together; each has the same number of points."""
+    for run in runs:
+        run.poll()
+    show(before + done + sum(run.far[0] for run in runs), metrics * total, what)
 
 
 @contextmanager
-def _failures_of_ours() -> Iterator[None]:
-    """What fails after the run is no failure of the backend."""
+def _as_referee_errors() -> Iterator[None]:
+    """Return a context in which errors are refgeo's own, because the backend has been called for the last time."""
     try:
         yield
     except (ValueError, ArithmeticError, LookupError, TypeError) as error:
@@ -284,24 +289,24 @@ def _failures_of_ours() -> Iterator[None]:
         raise RefereeError(message) from error
 
 
-_WATCHED = {"search": "sharpness_1", "trajectory": "step.repeatable"}
-"""What is run to watch conduct alone."""
+_CONDUCT_RUNS = {"search": "sharpness_1", "trajectory": "step.repeatable"}
+"""The check that is run for its conduct alone, if no check of its kind is selected."""
 
 
-def _whole(plan: Plan, backend: Backend, first: Judged, show: Progress) -> Iterator[Row]:
-    """Searches and trajectories; what is seen of their conduct is told as that of any call."""
-    for kind, functions, seen in (
+def _judge_whole_runs(plan: Plan, backend: Backend, first: MetricResult, show: Progress) -> Iterator[Row]:
+    """Judge searches and trajectories; breaches of conduct in them are added to those of other calls."""
+    for kind, functions, judge in (
         ("search", (ROUTINE,), partial(search_evidence, metrics=plan.metrics)),
         ("trajectory", UPDATE_RULES, partial(trajectory_evidence, options=plan.options)),
     ):
-        names = [one.name for one in plan.of_kind(kind)]
-        provided = any(map(backend.provides, functions))
-        if names and not provided:
+        names = [check.name for check in plan.of_kind(kind)]
+        has_any = any(map(backend.provides, functions))
+        if names and not has_any:
             absent = replace(CHECKS[names[0]], name=functions[0])
             yield make_row(absent, ANY_METRIC, [not_provided(" or ".join(functions))])
-        watched = plan.of_kind("contract") and plan.is_whole and not plan.functions.isdisjoint(functions)
-        run = names or ([_WATCHED[kind]] if watched else [])
-        for name, label, options, item in seen(backend, run, plan.points, progress=show) if run and provided else ():
+        watched = plan.of_kind("contract") and plan.includes_whole_runs and not plan.functions.isdisjoint(functions)
+        run = names or ([_CONDUCT_RUNS[kind]] if watched else [])
+        for name, label, options, item in judge(backend, run, plan.points, progress=show) if run and has_any else ():
             if CHECKS[name].kind == "contract":
                 if name in plan.names:
                     first.conduct.setdefault(name, []).extend(item.evidence)
@@ -309,18 +314,19 @@ def _whole(plan: Plan, backend: Backend, first: Judged, show: Progress) -> Itera
                 yield make_row(CHECKS[name], label or ANY_METRIC, item.evidence, options=options, message=item.message)
 
 
-def _rows(plan: Plan, judged: Sequence[Judged]) -> Iterator[Row]:
-    """A row for each check and metric that met a point; for each rule of conduct one."""
+def _rows(plan: Plan, results: Sequence[MetricResult]) -> Iterator[Row]:
+    """Yield a row for each check and metric that has evidence, and one for each rule of conduct."""
     for check in plan.checks:
         if check.kind == "contract":
-            found = [evidence for one in judged for evidence in one.conduct.get(check.name, [])]
-            yield from [make_row(check, ANY_METRIC, found)] if found else []
+            breaches = [evidence for result in results for evidence in result.conduct.get(check.name, [])]
+            yield from [make_row(check, ANY_METRIC, breaches)] if breaches else []
         else:
-            yield from (row for one in judged for row in one.rows if row.check == check.name)
+            yield from (row for result in results for row in result.rows if row.check == check.name)
 
 
-def _report(plan: Plan, backend: Backend, judged: Sequence[Judged], whole: list[Row], **options: Any) -> Report:
-    rows = [*_rows(plan, judged), *whole]
+def _report(plan: Plan, backend: Backend, results: Sequence[MetricResult], whole: list[Row], **options: Any) -> Report:
+    """Make the report of all results."""
+    rows = [*_rows(plan, results), *whole]
     notes = list(backend.misspelt)
     if plan.points.dtype == "bfloat16" and not backend.converts:
         notes.append(

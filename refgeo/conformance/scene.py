@@ -16,7 +16,7 @@ import numpy.typing as npt
 from refgeo.conformance.call import Call
 from refgeo.conformance.features import Features
 from refgeo.conformance.operations import COVECTORS, VECTORS, Operation, Parts, Value, relative_speed
-from refgeo.conformance.precision import PRECISIONS, Precision, representable
+from refgeo.conformance.precision import PRECISIONS, Precision, round_to_dtype
 from refgeo.exact import Enclosure, EnclosureError, ExactTangentSpace
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import pair_metric
@@ -40,7 +40,7 @@ _ENCLOSING = threading.Lock()
 
 @dataclass(frozen=True)
 class Scene:
-    """A base point with the vectors that the operations need, all representable in the dtype under test.
+    """A base point with the vectors that the operations need, all round_to_dtype in the dtype under test.
 
     Attributes
     ----------
@@ -375,7 +375,7 @@ def build(features: Features, metric: str, dtype: str, seed: int = 0, relaxation
     '5x4x2/k3'
     """
     rng, dtype = rng_of(seed, features.name), "float32" if features.single else dtype
-    point = representable(_drawn_point(features, rng), dtype)
+    point = round_to_dtype(_drawn_point(features, rng), dtype)
     _refuse_extremes(point)
     space = pair_metric(metric, relaxation).at(point)
     t = float(features.t)
@@ -385,7 +385,7 @@ def build(features: Features, metric: str, dtype: str, seed: int = 0, relaxation
 
 def _rounded(vectors: Mapping[str, Pair], dtype: str) -> dict[str, Pair]:
     """In the dtype; vectors that are one object stay one."""
-    once = {id(pair): representable(pair, dtype) for pair in vectors.values()}
+    once = {id(pair): round_to_dtype(pair, dtype) for pair in vectors.values()}
     return {key: once[id(pair)] for key, pair in vectors.items()}
 
 
@@ -631,8 +631,8 @@ def given(
     with about(f"point {name}"):
         point = Pair(arrays["G"], arrays["H"])
         vectors = _given_vectors(point, arrays)
-        t = float(PRECISIONS[dtype].rounded(np.array(number("t", arrays.get("t", Features.t)))))
-        point = representable(point, dtype)
+        t = float(PRECISIONS[dtype].round(np.array(number("t", arrays.get("t", Features.t)))))
+        point = round_to_dtype(point, dtype)
         _refuse_extremes(point)
         space = pair_metric(metric, relaxation).at(point)
         drawn = _drawn_vectors(space, Features(point.block_shape), rng_of(seed, name), t)

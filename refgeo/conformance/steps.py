@@ -1,4 +1,4 @@
-"""Trajectories of an update rule with state, in the process that calls it: an optimiser of PyTorch, or a function."""
+"""Trajectories of an update rule with state, in the process of the backend: an optimiser of PyTorch, or a function."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import numpy as np
 from refgeo.support.arguments import Array
 
 RULE_ARGUMENTS = {"step": ("state", "G", "H", "e_G", "e_H"), "make": ("params",)}
-"""What these functions get: ``step(state, G, H, e_G, e_H) -> (state, G, H)``, and ``make(params) -> optimizer``."""
+"""The arguments of these functions: ``step(state, G, H, e_G, e_H) -> (state, G, H)``, ``make(params) -> optimizer``."""
 UPDATE_RULES = (*RULE_ARGUMENTS,)
 
 Rule = Callable[..., tuple[Any, Any]]
-"""From G, H and the gradients to the next G and H."""
+"""A function of G, H and their gradients that returns the next G and H."""
 
 
 @dataclass(frozen=True)
-class Walk:
-    """How a trajectory is made.
+class TrajectoryRequest:
+    """The number of steps of a trajectory, its loss, its noise and the options of the rule.
 
     Attributes
     ----------
@@ -54,25 +54,27 @@ class Walk:
     between: tuple[list[Array], ...] = ()
 
 
-def rule_of(function: Callable[..., Any]) -> str:
-    """Which of the rules a function alone is, by how many arguments it must get, as the names of the functions are
-    common ones; "" if it is none of them. A function with the very arguments of the protocol, and a class of
-    optimisers, may have to get more, by options.
+def rule_kind(function: Callable[..., Any]) -> str:
+    """Return which update rule a function is, "step" or "make", by the number of its required arguments; "" if it is
+    none.
+
+    The names of these functions are common ones, so the arguments decide. A function whose first arguments are those of
+    the protocol, and a class of optimisers, may have further required arguments, which are options.
 
     Examples
     --------
-    >>> rule_of(lambda state, G, H, e_G, e_H: (state, G, H)), rule_of(lambda params, lr=0.1: None)
+    >>> rule_kind(lambda state, G, H, e_G, e_H: (state, G, H)), rule_kind(lambda params, lr=0.1: None)
     ('step', 'make')
     """
     if isinstance(function, type) and all(hasattr(function, name) for name in ("step", "zero_grad")):
         return "make"
-    needed = needs(function)
-    of_names = (name for name, names in RULE_ARGUMENTS.items() if needed[: len(names)] == names)
-    return next((name for name, names in RULE_ARGUMENTS.items() if len(needed) == len(names)), next(of_names, ""))
+    required = required_arguments(function)
+    of_names = (name for name, names in RULE_ARGUMENTS.items() if required[: len(names)] == names)
+    return next((name for name, names in RULE_ARGUMENTS.items() if len(required) == len(names)), next(of_names, ""))
 
 
-def needs(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The arguments that a function must get, by position; none where it does not say so.
+def required_arguments(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of a function's required positional arguments; none if it has no signature.
 
     Examples
     --------
@@ -83,25 +85,27 @@ def needs(function: Callable[..., Any]) -> tuple[str, ...]:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return ()
-    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return tuple(one.name for one in parameters if one.kind in plain and one.default is inspect.Parameter.empty)
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(p.name for p in parameters if p.kind in positional and p.default is p.empty)
 
 
-def _bound(function: Callable[..., Any], options: Mapping[str, Any], *arguments: Any) -> None:
-    """An error if these are not the arguments of a function that says which it has."""
+def _check_signature(function: Callable[..., Any], options: Mapping[str, Any], *arguments: Any) -> None:
+    """Raise an error if a function that has a signature does not take these arguments."""
     with suppress(ValueError):
         inspect.signature(function).bind(*arguments, **options)
 
 
 class _RandomNumbers:
-    """Those of one trajectory, whoever else uses the process; the caller's stay as they are."""
+    """The random numbers of one trajectory, which do not depend on other users of the process."""
 
     def __init__(self, seed: int) -> None:
         self._seed, self._states = seed, None
 
     @contextmanager
-    def used(self) -> Iterator[None]:
-        """They go on where they were left."""
+    def active(self) -> Iterator[None]:
+        """Return a context in which the global generators continue this trajectory's numbers; they are restored after
+        it.
+        """
         torch = sys.modules.get("torch")
         before = _states(torch)
         if self._states is None:
@@ -118,30 +122,32 @@ class _RandomNumbers:
 
 
 def _states(torch: Any) -> Any:
+    """Return the states of the global generators of NumPy and PyTorch."""
     return np.random.get_state(), None if torch is None else torch.get_rng_state()  # noqa: NPY002
 
 
 def _set_states(torch: Any, states: Any) -> None:
+    """Set the states of the global generators of NumPy and PyTorch."""
     np.random.set_state(states[0])  # noqa: NPY002
     if torch is not None and states[1] is not None:
         torch.set_rng_state(states[1])
 
 
-def slope(X: Array, Y: Array, scale: float, magnitude: float) -> Array:
-    """The gradient in X of the loss of a `Walk`."""
+def loss_gradient(X: Array, Y: Array, scale: float, magnitude: float) -> Array:
+    """Return the gradient in X of the loss of a `TrajectoryRequest`."""
     return np.asarray(scale * np.tanh((X - Y) / magnitude))
 
 
-def trajectory(
+def compute_trajectory(
     implementation: Any,
     function: str,
     arrays: list[Array],
-    walk: Walk,
+    request: TrajectoryRequest,
     convert: Callable[[Any], Any],
     read: Callable[[Any, tuple[int, ...]], Array],
     breaches: dict[str, str],
 ) -> list[Array]:
-    """G and H before every step and after the last one; NaN from where a number is not finite.
+    """Return G and H before every step and after the last one; NaN from where a number is not finite.
 
     Parameters
     ----------
@@ -152,54 +158,58 @@ def trajectory(
     breaches : dict
         The rules of conduct that are broken, and how.
     """
-    kept = [np.full((walk.count + 1, *x.shape), np.nan) for x in arrays[:2]]
-    others = [[np.empty((walk.count + 1, *x.shape)) for x in some[:2]] for some in walk.between]
-    together = [
-        (_steps(implementation, function, some, walk, convert, read, breaches, into), _RandomNumbers(walk.stream))
-        for some, into in zip((arrays, *walk.between), (kept, *others), strict=True)
+    main = [np.full((request.count + 1, *x.shape), np.nan) for x in arrays[:2]]
+    others = [[np.empty((request.count + 1, *x.shape)) for x in start[:2]] for start in request.between]
+    runs = [
+        (
+            _steps(implementation, function, start, request, convert, read, breaches, into),
+            _RandomNumbers(request.stream),
+        )
+        for start, into in zip((arrays, *request.between), (main, *others), strict=True)
     ]
-    for _ in range(walk.count + 1 if walk.between else 1):
-        for steps, numbers in together:
-            mine = steps is together[0][0]
-            with numbers.used(), nullcontext() if mine else suppress(Exception):  # an error of another one is not its
-                list(itertools.islice(steps, 1 if walk.between else None))
-    return kept
+    for _ in range(request.count + 1 if request.between else 1):
+        for steps, numbers in runs:
+            is_main = steps is runs[0][0]
+            with numbers.active(), nullcontext() if is_main else suppress(Exception):  # errors of others are ignored
+                list(itertools.islice(steps, 1 if request.between else None))
+    return main
 
 
 def _steps(
-    implementation: Any, function: str, arrays: list[Array], walk: Walk, convert: Callable[[Any], Any],
-    read: Callable[[Any, tuple[int, ...]], Array], breaches: dict[str, str], kept: list[Array],
+    implementation: Any, function: str, arrays: list[Array], request: TrajectoryRequest, convert: Callable[[Any], Any],
+    read: Callable[[Any, tuple[int, ...]], Array], breaches: dict[str, str], compute_trajectory: list[Array],
 ) -> Iterator[None]:  # fmt: skip
-    """One step whenever the next one is asked for."""
+    """Make one step of a trajectory each time the next item is requested."""
     G, H, Y = arrays
-    dtype, shapes, rng = G.dtype, (G.shape, H.shape), np.random.default_rng(walk.seed)
+    dtype, shapes, rng = G.dtype, (G.shape, H.shape), np.random.default_rng(request.seed)
     if function == "make":
-        rule, now = _optimiser(implementation.make, G, H, walk.options)
+        rule, current = _optimiser(implementation.make, G, H, request.options)
     else:
-        rule, now = _plain(implementation.step, walk.options), (convert(G), convert(H))
-    for k in range(walk.count + 1):
+        rule, current = _as_rule(implementation.step, request.options), (convert(G), convert(H))
+    for k in range(request.count + 1):
         numbers = [
-            _read(read, x, shape, f"{name} after step {k}") for name, x, shape in zip("GH", now, shapes, strict=True)
+            _read(read, x, shape, f"{name} after step {k}")
+            for name, x, shape in zip("GH", current, shapes, strict=True)
         ]
         if not all(np.isfinite(x).all() for x in numbers):
             break
-        for place, x in zip(kept, numbers, strict=True):
-            place[k] = x
-        if k == walk.count:
+        for rows, x in zip(compute_trajectory, numbers, strict=True):
+            rows[k] = x
+        if k == request.count:
             break
-        if walk.noise:
-            numbers = [(x * (1.0 + walk.noise * rng.standard_normal(x.shape))).astype(dtype) for x in numbers]
-            now = tuple(convert(x) for x in numbers)
+        if request.noise:
+            numbers = [(x * (1.0 + request.noise * rng.standard_normal(x.shape))).astype(dtype) for x in numbers]
+            current = tuple(convert(x) for x in numbers)
         with np.errstate(all="ignore"):  # a warning of ours is not the rule's
-            E = slope(numbers[0] @ numbers[1].mT, Y, walk.scale, walk.magnitude)
-            slopes = [x.astype(dtype) for x in (E @ numbers[1], E.mT @ numbers[0])]
-        gradients = tuple(map(convert, slopes))
-        given, shapes_given = (*now, *gradients), [np.shape(x) for x in (*now, *gradients)]
+            E = loss_gradient(numbers[0] @ numbers[1].mT, Y, request.scale, request.magnitude)
+            numpy_gradients = [x.astype(dtype) for x in (E @ numbers[1], E.mT @ numbers[0])]
+        gradients = tuple(map(convert, numpy_gradients))
+        arguments, argument_shapes = (*current, *gradients), [np.shape(x) for x in (*current, *gradients)]
         before = [*numbers, *map(read, gradients, shapes)]
         try:
-            now = rule(*given)
+            current = rule(*arguments)
             if function == "step":  # an optimiser of PyTorch has its parameters to change
-                changed = _changed(given, shapes_given, before, read)
+                changed = _mutated_arrays(arguments, argument_shapes, before, read)
                 breaches |= {"inputs_unchanged": f"changed its input {changed}"} if changed else {}
         except Exception as error:
             error.add_note(f"at step {k + 1}")
@@ -208,6 +218,7 @@ def _steps(
 
 
 def _read(read: Callable[[Any, tuple[int, ...]], Array], x: Any, shape: tuple[int, ...], what: str) -> Array:
+    """Read an array; an error says which array, and after which step."""
     try:
         return read(x, shape)
     except Exception as error:
@@ -215,10 +226,10 @@ def _read(read: Callable[[Any, tuple[int, ...]], Array], x: Any, shape: tuple[in
         raise
 
 
-def _changed(
+def _mutated_arrays(
     given: tuple[Any, ...], shapes: list[tuple[int, ...]], before: list[Array], read: Callable[..., Array]
 ) -> str:
-    """Which of its arrays a step has written to, or given another shape."""
+    """Return the names of the arguments that a step has written to, or given another shape."""
     names = []
     for name, x, shape, old in zip(("G", "H", "e_G", "e_H"), given, shapes, before, strict=True):
         if np.shape(x) != shape or not np.array_equal(read(x, shape), old, equal_nan=True):
@@ -226,9 +237,10 @@ def _changed(
     return ", ".join(names)
 
 
-def _plain(step: Callable[..., Any], options: Mapping[str, Any]) -> Rule:
+def _as_rule(step: Callable[..., Any], options: Mapping[str, Any]) -> Rule:
+    """Make a `Rule` of a function ``step``, which keeps the state."""
     state: Any = None
-    _bound(step, options, *RULE_ARGUMENTS["step"])
+    _check_signature(step, options, *RULE_ARGUMENTS["step"])
 
     def rule(G: Any, H: Any, e_G: Any, e_H: Any) -> tuple[Any, Any]:
         nonlocal state
@@ -243,15 +255,15 @@ def _plain(step: Callable[..., Any], options: Mapping[str, Any]) -> Rule:
 
 
 def _optimiser(make: Callable[..., Any], G: Array, H: Array, options: Mapping[str, Any]) -> tuple[Rule, Any]:
-    """An optimiser of the two parameters, as a rule; and the parameters as it has left them, as arrays."""
+    """Make a `Rule` of an optimiser of two parameters; also return the parameters after its construction, as arrays."""
     import torch
 
     params = [torch.nn.Parameter(torch.tensor(np.ascontiguousarray(x))) for x in (G, H)]
-    _bound(make, options, params)
+    _check_signature(make, options, params)
     optimizer = make(list(params), **options)
     if not callable(getattr(optimizer, "step", None)):
         raise TypeError(f"make must return an optimiser with a method step, got {type(optimizer).__name__}")
-    if needs(optimizer.step):
+    if required_arguments(optimizer.step):
         raise NotImplementedError("the method step of the optimiser needs a closure, which refgeo cannot give to it")
 
     def rule(*numbers: Any) -> tuple[Any, Any]:

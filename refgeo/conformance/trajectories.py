@@ -1,20 +1,23 @@
-r"""Update rules with state on trial: whole trajectories from a point and from other points of its orbit.
+r"""Judge update rules with state: whole trajectories from a point and from other points of its orbit.
 
 A rule is invariant if the products :math:`X_k = G_kH_k^\top` of k steps from θ and from A·θ agree, for all k, on one
-loss of X. That needs no metric, and it is stronger than equivariance of one step: moments that are transported by the
-wrong matrix show at the second step. What a rule does to (G, H) beside X is a choice of gauge and is not judged.
+loss of X. This needs no metric, and it is stronger than the equivariance of one step: moments that are transported by
+the wrong matrix are visible at the second step. How a rule changes (G, H) without changing X is a choice of gauge, and
+is not judged.
 
-*How much rounding may do.* The rule itself is the measure: the same trajectory again, with every number of G and H
-changed at every step by a random share of 16 roundings, moves X_k by 16 times what rounding does, amplified as the rule
-and the loss amplify it. The unit is that distance by 16, with one rounding of all that has been travelled, times κ² for
-rules that form Gram matrices and invert them. A difference is a share of the way that both trajectories have travelled,
-so at most 1; as for values, a ratio above 1,000 at one place, or above 100 at three, is beyond what rounding explains.
+*The unit of errors.* The rule itself measures the effect of rounding: in a second run of the trajectory, every entry of
+G and H is changed at every step by a random share of 16 roundings. This moves X_k by 16 times the effect of rounding,
+amplified as the rule and the loss amplify it. The unit is this distance divided by 16, plus one rounding of the length
+of the path, times κ² for rules that form and invert Gram matrices. A difference is measured relative to the lengths of
+both paths, so it is at most 1. As for values, a ratio above 1,000 at one point, or above 100 at three, is not explained
+by rounding.
 
-*Where.* From the points of the design that are not too large, on a loss whose size is found by trying (a
-rule's step size is its own), or 64 times smaller or 16 times larger, or for a few steps of any size (a rule can clip);
-to points of the orbit by elements A of the group: a rotation, scalings, a mild and an ill-conditioned one. A rule that
-is not invariant under all of them is WRONG: who knows why (it is damped, or computes in float32) says so with the
-options ``relaxation`` and ``dtype``, and the report says what these would leave.
+*The comparisons.* Trajectories start at points of the covering design that are not too large. The size of the loss is
+found by trials, because a rule has a step size of its own. It is also made 64 times smaller and 16 times larger, and
+takes any size for a few steps, because a rule can clip. Elements A of the group are rotations, scalings, and mildly and
+ill-conditioned matrices. A rule that is not invariant under all of them is WRONG. Its author may know that it is
+damped, or computes in float32, and can declare this by the options ``relaxation`` and ``dtype``; the report says what
+these would leave.
 """
 
 from __future__ import annotations
@@ -34,17 +37,18 @@ from refgeo.conformance.conduct import WHOLE_RUN_RULES
 from refgeo.conformance.evidence import SURELY_WRONG_RATIO, WRONG_RATIO, CheckEvidence, Evidence, is_beyond_rounding
 from refgeo.conformance.features import Features, all_levels, covering_design, distribute, size_levels
 from refgeo.conformance.points import Points
-from refgeo.conformance.precision import PRECISIONS, representable
+from refgeo.conformance.precision import PRECISIONS, round_to_dtype
 from refgeo.conformance.scene import build, rng_of
 from refgeo.conformance.scope import Scope
-from refgeo.conformance.steps import UPDATE_RULES, Walk
+from refgeo.conformance.steps import UPDATE_RULES, TrajectoryRequest
 from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array
 
-STEPS = 25
-SHOWN = (1, 2, 5, 10, 25)
-"""The steps of which a report speaks."""
+N_STEPS = 25
+REPORTED_STEPS = (1, 2, 5, 10, 25)
+"""The steps that a report shows."""
 _NOISE = 16.0
+"""Random change of every entry before each step, in roundings; chosen, large enough to exceed rounding itself."""
 TRAJECTORY = {
     "step.invariant": "k steps of the optimiser from (G, H) and from (G A⁻¹, H Aᵀ) give the same product G Hᵀ, for "
     "all A of GL(h); with a relaxation ε, for all A of O(h)",
@@ -54,49 +58,52 @@ TRAJECTORY = {
     "from H = 0, all numbers stay finite",
 }
 SCALES = tuple(4.0**j for j in range(-12, 13))
-_FAR = 0.4
-"""A good trajectory of so many times its start's own length: beyond it, many a right rule is no longer stable."""
-_MOST, _MOST_CONDITION = 2_000, 30.0
-_FEW = 3
-"""Steps of a trajectory before another one, or beside it."""
-_USUAL = Features(n=6, m=5, h=2)
-"""Where it is tried whether a rule moves at all, and does the same again."""
+_GOOD_LENGTH = 0.4
+"""Length of a good trajectory relative to its start; longer ones are unstable for many right rules. Chosen."""
+_MAX_COST, _MAX_CONDITION = 2_000, 30.0
+"""Cost of a start (`Features.cost`), and its condition number; chosen."""
+_FEW_STEPS = 3
+"""Number of steps of a trajectory before another one, or concurrent with it; chosen."""
+_GENERIC = Features(n=6, m=5, h=2)
+"""The start at which a rule is first tested."""
 _BATCHES = (
     Features((2,), 5, 4, 2), Features((2, 3), 4, 5, 3), Features((3,), 9, 8, 6), Features((2,), 20, 19, 17),
 )  # fmt: skip
-_LIMITS = (1.0, 2.0**-6, 2.0**4, 2.0**8)
-"""Sizes of the loss beside the one that a rule likes, at which it may reach its limits."""
-_EXCESS = 1e-4
-"""A trajectory that ends with a NaN says something where rounding has moved it by less than this share until then."""
-_SLIGHT = 1e-3
-"""A difference begins where it is no smaller than this share of what it becomes."""
+_LOSS_FACTORS = (1.0, 2.0**-6, 2.0**4, 2.0**8)
+"""Sizes of the loss relative to a good one, at which a rule may reach its limits; chosen."""
+_MAX_SHARE_BEFORE_END = 1e-4
+"""Share by which rounding may have moved a trajectory before a NaN ends it, if the end is to be conclusive; chosen."""
+_MIN_SHARE = 1e-3
+"""Share of the largest difference from which on a difference counts as its beginning; chosen."""
 
 
 def starts(profile: str, seed: int) -> list[Features]:
-    """The design's points without their vectors, as far as a rule takes many steps there in a moment."""
-    kept = ("n", "m", "h", "gap", "turn", "balance", "alike", "identity", "normed", "zero_rows")
+    """Return the points of the covering design without their vectors, as far as a rule takes many steps there in a
+    short time.
+    """
+    names = ("n", "m", "h", "gap", "turn", "balance", "alike", "identity", "normed", "zero_rows")
     points = [
         Features(
-            **{name: getattr(one, name) for name in kept},
-            condition_G=min(one.condition_G, _MOST_CONDITION), condition_H=min(one.condition_H, _MOST_CONDITION),
+            **{name: getattr(f, name) for name in names},
+            condition_G=min(f.condition_G, _MAX_CONDITION), condition_H=min(f.condition_H, _MAX_CONDITION),
         )
-        for one in covering_design(profile, seed)
+        for f in covering_design(profile, seed)
     ]  # fmt: skip
-    return [one for one in dict.fromkeys(points) if one.is_feasible and one.cost <= _MOST]
+    return [f for f in dict.fromkeys(points) if f.is_feasible and f.cost <= _MAX_COST]
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where a trajectory begins, and its loss.
+    """The start of a trajectory, and its loss.
 
     Attributes
     ----------
     name : str
     G, H : ndarray
     Y : ndarray
-        The target, about as far from G Hᵀ as that is long.
+        The target, at about the distance ‖G Hᵀ‖ from G Hᵀ.
     magnitude : float
-        Of the entries of G Hᵀ.
+        The size of the entries of G Hᵀ.
     sizes : tuple of int
     condition : float
     """
@@ -111,7 +118,7 @@ class Start:
 
     @classmethod
     def of(cls, features: Features, dtype: str, seed: int) -> Start:
-        """The point that has these features."""
+        """Make the start with these features."""
         scene = build(features, "mix", dtype, seed)
         (G, H), X = scene.point, scene.point.product
         magnitude = float(np.sqrt(np.mean(X**2)))
@@ -119,12 +126,12 @@ class Start:
         return cls(features.name, G, H, Y, magnitude, scene.sizes, float(np.max(scene.space.gauge.condition)))
 
     def at(self, A: Array, dtype: str) -> Start:
-        """The same loss from A·θ."""
-        G, H = representable(Pair(self.G @ np.linalg.inv(A), self.H @ A.T), dtype)
+        """Return the start A·θ with the same loss."""
+        G, H = round_to_dtype(Pair(self.G @ np.linalg.inv(A), self.H @ A.T), dtype)
         return replace(self, G=G, H=H)
 
     def block(self, i: tuple[int, ...]) -> Start:
-        """One block of a batch."""
+        """Return one block of a batch."""
         return replace(self, G=self.G[i], H=self.H[i], Y=self.Y[i])
 
 
@@ -137,203 +144,216 @@ class Trajectory:
 
     @cached_property
     def products(self) -> Array:
-        """X_k."""
+        """The products X_k = G Hᵀ."""
         with np.errstate(all="ignore"):
             return np.asarray(self.G @ self.H.mT)
 
     @cached_property
     def end(self) -> int | None:
-        """The first step after which a number is not finite."""
-        there = _finite(self.G) & _finite(self.H) & _finite(self.products)
-        return None if there.all() else int(np.argmin(there))
+        """The first step after which a number is not finite; None if there is none."""
+        is_finite = _finite(self.G) & _finite(self.H) & _finite(self.products)
+        return None if is_finite.all() else int(np.argmin(is_finite))
 
     @cached_property
-    def travelled(self) -> Array:
-        """The length of the way to X_k; after its end, the whole way."""
+    def path_length(self) -> Array:
+        """The length of the path to X_k; after the end of the trajectory, that of the whole path."""
         with np.errstate(all="ignore"):
             steps = _lengths(np.diff(self.products, axis=0, prepend=self.products[:1]))
             return np.asarray(np.fmax.accumulate(np.where(np.isfinite(steps), np.cumsum(steps), np.nan)))
 
     @cached_property
     def condition(self) -> Array:
-        """The larger condition number of the factors, at each step; after its end, the last one."""
+        """The larger condition number of the factors at each step; after the end of the trajectory, the last one."""
         last = np.minimum(np.arange(len(self.G)), len(self.G) if self.end is None else max(self.end - 1, 0))
         values = [np.linalg.svd(F[last], compute_uv=False) for F in (self.G, self.H)]
         with np.errstate(all="ignore"):
-            found = np.nan_to_num(np.max([v[..., 0] / v[..., -1] for v in values], axis=0), nan=np.inf)
-        return np.asarray(found.reshape(len(self.G), -1).max(axis=-1))
+            conditions = np.nan_to_num(np.max([v[..., 0] / v[..., -1] for v in values], axis=0), nan=np.inf)
+        return np.asarray(conditions.reshape(len(self.G), -1).max(axis=-1))
 
 
 def _lengths(matrices: Array) -> Array:
+    """Return the Frobenius norm of each step."""
     with np.errstate(all="ignore"):
         return np.asarray(np.sqrt(np.sum(matrices**2, axis=tuple(range(1, matrices.ndim)))))
 
 
 def _finite(matrices: Array) -> Any:
-    """Of each step whether all numbers are."""
+    """Return for each step whether all numbers are finite."""
     return np.isfinite(matrices).reshape(len(matrices), -1).all(axis=1)
 
 
-def _apart(one: Trajectory, products: Array) -> Array:
-    """How far each X_k is from another; 0 where both are not finite, infinite where one of them is not."""
+def _product_distance(trajectory: Trajectory, products: Array) -> Array:
+    """Return the distance of each X_k from that of another trajectory.
+
+    It is 0 if both are not finite, and infinite if one of them is not.
+    """
     with np.errstate(all="ignore"):
-        lengths = _lengths(one.products - products)
-    here, there = _finite(one.products), _finite(products)
-    return np.where(here & there, lengths, np.where(here | there, np.inf, 0.0))
+        lengths = _lengths(trajectory.products - products)
+    is_finite, is_other_finite = _finite(trajectory.products), _finite(products)
+    return np.where(is_finite & is_other_finite, lengths, np.where(is_finite | is_other_finite, np.inf, 0.0))
 
 
 class Rule:
-    """A rule of a backend, in one precision and with some options.
+    """An update rule of a backend, in one precision and with some options.
 
     Attributes
     ----------
     breaches : dict
-        The rules of conduct that it has broken, and how.
+        The broken rules of conduct, and how.
     has_walked : bool
-        Whether a trajectory had a result.
+        Whether a trajectory has had a result.
     """
 
     def __init__(self, backend: Backend, function: str, points: Points, options: Mapping[str, Any]) -> None:
         self._backend, self.function, self.options, self.points = backend, function, dict(options), points
         self.precision, self.relaxation = PRECISIONS[points.dtype], points.relaxation
         self.breaches: dict[str, str] = {}
-        self.has_walked = False
+        self.has_result = False
         self._scales: dict[str, float] = {}
 
     @cached_property
     def repeats(self) -> CheckEvidence:
-        """Whether its trajectories are the same again, which several laws ask."""
-        return _repeatable(self)
+        """The evidence on whether trajectories are reproducible, which several laws require."""
+        return _check_repeatable(self)
 
     def start(self, features: Features) -> Start:
-        """The start that has these features, in the rule's precision."""
+        """Return the start with these features, in the rule's precision."""
         return Start.of(features, self.precision.name, self.points.seed)
 
     def at(self, start: Start, element: str) -> Start:
-        """Another point of the orbit of a start."""
+        """Return another point of the orbit of a start."""
         h = start.G.shape[-1]
         return start.at(ELEMENTS[element](h, rng_of(self.points.seed, f"{element} {start.name}")), self.precision.name)
 
-    def walk(
-        self, start: Start, scale: float, count: int = STEPS, noise: float = 0.0, seed: int = 0, stream: int = 0,
-        between: Sequence[Start] = (), **how: Any,
+    def run(
+        self, start: Start, scale: float, count: int = N_STEPS, noise: float = 0.0, seed: int = 0, stream: int = 0,
+        between: Sequence[Start] = (), **context: Any,
     ) -> Trajectory:  # fmt: skip
-        """The trajectory, also with steps of others between its own; `how` the call is made."""
-        others = tuple(map(self._arrays, between))
-        walk = Walk(count, scale, start.magnitude, noise * self.precision.roundoff, seed, self.options, stream, others)
+        """Run a trajectory, also with steps of other trajectories between its own; `context` are further arguments of
+        the call.
+        """
+        between_arrays = tuple(map(self._arrays, between))
+        request = TrajectoryRequest(
+            count, scale, start.magnitude, noise * self.precision.roundoff, seed, self.options, stream, between_arrays
+        )
         shapes = [(count + 1, *start.G.shape), (count + 1, *start.H.shape)]
-        call = Call(self.function, "", self._arrays(start), (vars(walk),), shapes, action="trajectory")
-        call = replace(call, decisive=True, **how)
+        call = Call(self.function, "", self._arrays(start), (vars(request),), shapes, action="trajectory")
+        call = replace(call, decisive=True, **context)
         answer = self._backend.call(call)
         refused = ["missing a required argument"] + ["unexpected keyword argument"] * bool(self.options)
-        if any(said in str(answer.failure) for said in refused):
+        if any(text in str(answer.failure) for text in refused):
             expected = f"expected keyword arguments of {self.function}, and all that have no default"
             raise BackendError(f"options: {expected}, got {answer.failure}")
         self.breaches = answer.breaches | self.breaches
-        self.has_walked |= answer.failure is None
+        self.has_result |= answer.failure is None
         return Trajectory(*answer.result())
 
     def _arrays(self, start: Start) -> list[Array]:
+        """Return the arrays of a start as the backend gets them."""
         return [x.astype(self.precision.carrier) for x in (start.G, start.H)] + [start.Y]
 
     def call(self, start: Start, scale: float) -> Call:
-        """A few steps, to be made before others, or beside them."""
-        walk = Walk(_FEW, scale, start.magnitude, options=self.options)
-        return Call(self.function, "", self._arrays(start), (vars(walk),), action="trajectory")
+        """Make a call of a few steps, for use before another trajectory or concurrently with it."""
+        request = TrajectoryRequest(_FEW_STEPS, scale, start.magnitude, options=self.options)
+        return Call(self.function, "", self._arrays(start), (vars(request),), action="trajectory")
 
     def scale(self, start: Start) -> float:
-        """A size of the loss with which the rule moves X by about its own length and stays at good points."""
+        """Find a size of the loss with which the rule moves X by about its own length and stays well-conditioned."""
         if start.name not in self._scales:
             known = next(reversed(self._scales.values()), None)  # a rule's step size is nearly the same everywhere
             near = [scale for scale in SCALES if known is not None and known / 20.0 < scale < known * 20.0]
-            best = min(near, key=lambda scale: self.unease(start, scale), default=None)
-            if best is None or self.unease(start, best) == np.inf:
-                best = min(SCALES, key=lambda scale: self.unease(start, scale))
+            best = min(near, key=lambda scale: self.scale_penalty(start, scale), default=None)
+            if best is None or self.scale_penalty(start, best) == np.inf:
+                best = min(SCALES, key=lambda scale: self.scale_penalty(start, scale))
             self._scales[start.name] = best
         return self._scales[start.name]
 
     @contextmanager
-    def alone(self) -> Iterator[Rule]:
-        """The rule in a process in which nothing was asked, if there is a way to load it again."""
+    def in_new_process(self) -> Iterator[Rule]:
+        """Return a context with the rule in a new process, if it can be loaded again."""
         with self._backend.isolated() as fresh:
             yield Rule(fresh, self.function, self.points, self.options)
 
-    def unease(self, start: Start, scale: float, count: int = STEPS) -> float:
-        """How far the length of a trajectory is from a good one; infinite where it leads to bad points."""
+    def scale_penalty(self, start: Start, scale: float, count: int = N_STEPS) -> float:
+        """Return how far the length of a trajectory is from a good one; infinite if it becomes ill-conditioned or not
+        finite.
+        """
         try:
-            walked = self.walk(start, scale, count)
+            trajectory = self.run(start, scale, count)
         except NoResult:
             return np.inf
-        if walked.end is not None or walked.condition.max() > 1e3 * start.condition:
+        if trajectory.end is not None or trajectory.condition.max() > 1e3 * start.condition:
             return np.inf
-        length = walked.travelled[-1] / _lengths(walked.products[:1])[0]
-        return float(abs(np.log(max(length, 1e-300) / _FAR)))
+        length = trajectory.path_length[-1] / _lengths(trajectory.products[:1])[0]
+        return float(abs(np.log(max(length, 1e-300) / _GOOD_LENGTH)))
 
-    def rounding(self, start: Start, walked: Trajectory) -> Array:
-        """One rounding of all that has been travelled, as a route over Gram matrices makes it."""
+    def rounding(self, start: Start, trajectory: Trajectory) -> Array:
+        """Return one rounding of the length of the path, as an algorithm with Gram matrices makes it."""
         rows = float(np.sqrt(max(start.sizes[:2])))
-        size = float(np.linalg.norm(walked.products[0])) + walked.travelled
+        size = float(np.linalg.norm(trajectory.products[0])) + trajectory.path_length
         with np.errstate(all="ignore"):
-            return np.asarray(self.precision.roundoff * rows * size * walked.condition**2)
+            return np.asarray(self.precision.roundoff * rows * size * trajectory.condition**2)
 
-    def unit(self, start: Start, scale: float, walked: Trajectory) -> Array:
-        """What rounding does to X_k, also by the rule's own reaction to noise."""
+    def unit(self, start: Start, scale: float, trajectory: Trajectory) -> Array:
+        """Return the effect of rounding on X_k, including the rule's own reaction to noise."""
         with np.errstate(all="ignore"):
-            return self.noise(start, scale, walked) + self.rounding(start, walked)
+            return self.noise(start, scale, trajectory) + self.rounding(start, trajectory)
 
-    def noise(self, start: Start, scale: float, walked: Trajectory) -> Array:
-        """How far noise of one rounding drives X_k, times κ², for it is noise of the point alone."""
-        count = len(walked.G) - 1
-        noisy = [self.walk(start, scale, count, _NOISE, seed) for seed in (1, 2)]
-        moved = np.max([_apart(other, walked.products) for other in noisy], axis=0) / _NOISE
+    def noise(self, start: Start, scale: float, trajectory: Trajectory) -> Array:
+        """Return how far noise of one rounding moves X_k, times κ², because only the point is perturbed."""
+        count = len(trajectory.G) - 1
+        noisy = [self.run(start, scale, count, _NOISE, seed) for seed in (1, 2)]
+        distance = np.max([_product_distance(run, trajectory.products) for run in noisy], axis=0) / _NOISE
         with np.errstate(all="ignore"):
-            return np.asarray(moved * walked.condition**2)
+            return np.asarray(distance * trajectory.condition**2)
 
-    def ends_alike(self, start: Start, scale: float, walked: Trajectory) -> bool:
-        """Whether a trajectory ends after the same step whatever the noise."""
-        count = len(walked.G) - 1
-        return all(self.walk(start, scale, count, _NOISE, seed).end == walked.end for seed in range(1, 9))
+    def ends_alike(self, start: Start, scale: float, trajectory: Trajectory) -> bool:
+        """Return whether a trajectory ends after the same step for all noise."""
+        count = len(trajectory.G) - 1
+        return all(self.run(start, scale, count, _NOISE, seed).end == trajectory.end for seed in range(1, 9))
 
 
 # Elements of the group -----------------------------------------------------------------------------------------------
 
 
-def _element(condition: float, factor: float = 1.0) -> Callable[[int, np.random.Generator], Array]:
-    def drawn(h: int, rng: np.random.Generator) -> Array:
+def _draw_elements(condition: float, factor: float = 1.0) -> Callable[[int, np.random.Generator], Array]:
+    """Return a function that draws a matrix with this condition number and size."""
+
+    def draw(h: int, rng: np.random.Generator) -> Array:
         left, right = (np.linalg.qr(rng.standard_normal((h, h)))[0] for _ in range(2))
         return np.asarray(factor * (left * np.geomspace(condition**0.5, condition**-0.5, h)) @ right)
 
-    return drawn
+    return draw
 
 
 _ILL = "ill-conditioned elements"
 ELEMENTS: dict[str, Callable[[int, np.random.Generator], Array]] = {
-    "rotations": _element(1.0),
+    "rotations": _draw_elements(1.0),
     "scalings": lambda h, rng: 0.3 * np.eye(h),
     "scalings by powers of 2": lambda h, rng: 4.0 * np.eye(h),
-    "general elements": _element(3.0, 1.3),
-    _ILL: _element(100.0, 1.3),
+    "general elements": _draw_elements(3.0, 1.3),
+    _ILL: _draw_elements(100.0, 1.3),
 }
-_LARGER = {
+_SUBCLASSES = {
     "scalings": ("scalings by powers of 2",),
     "general elements": ("rotations", "scalings", "scalings by powers of 2"),
     _ILL: ("rotations", "scalings", "scalings by powers of 2", "general elements"),
 }
-"""What larger classes of elements contain."""
+"""The classes of elements that larger classes contain."""
 
 
 @dataclass(frozen=True)
-class Trial:
-    """What is compared at a start.
+class Comparison:
+    """A comparison of two points of an orbit.
 
     Attributes
     ----------
     element : str
         The class of A.
     factor : float
-        The size of the loss beside the one that the rule likes.
+        The size of the loss relative to a good one.
     scale : float
-        The size itself, if it is not 0; then for a few steps.
+        The size of the loss for a few steps, if it is not 0.
     in_thread : bool
     """
 
@@ -343,121 +363,127 @@ class Trial:
     in_thread: bool = False
 
 
-def trials(rule: Rule) -> list[tuple[Features, Trial]]:
-    """Which comparisons are made where: each of them twice, where it meets most that it has not met."""
+def plan_comparisons(rule: Rule) -> list[tuple[Features, Comparison]]:
+    """Choose the starts of all comparisons: each is made at several starts, which together contain as many levels as
+    possible.
+    """
     points = starts(rule.points.profile, rule.points.seed)
     classes = [name for name in ELEMENTS if name == "rotations" or rule.relaxation == 0.0]
     if rule.precision.name != "float64":
         classes = [name for name in classes if name != _ILL]
-    several = [Trial(name, factor) for name, factor in itertools.product(classes, _LIMITS[:3])]
-    several += [Trial(name, in_thread=True) for name in classes[:1]]
-    several += [Trial(classes[j % len(classes)], scale=scale) for j, scale in enumerate(SCALES)]
-    wide = [i for i, one in enumerate(points) if one.h > 1]
-    every = [*range(len(points))]
-    asked = [(trial, every if trial.element.startswith("scalings") else wide) for trial in several]
-    once, twice = asked, [one for one in asked if not one[0].scale]
-    found = distribute([sorted(all_levels(one)) for one in points], [*once, *twice, *twice])
-    return [(point, trial) for point, some in zip(points, found, strict=True) for trial in some]
+    comparisons = [Comparison(name, factor) for name, factor in itertools.product(classes, _LOSS_FACTORS[:3])]
+    comparisons += [Comparison(name, in_thread=True) for name in classes[:1]]
+    comparisons += [Comparison(classes[j % len(classes)], scale=scale) for j, scale in enumerate(SCALES)]
+    wide = [i for i, point in enumerate(points) if point.h > 1]
+    all_points = [*range(len(points))]
+    requests = [(c, all_points if c.element.startswith("scalings") else wide) for c in comparisons]
+    first, repeated = requests, [point for point in requests if not point[0].scale]
+    assigned = distribute([sorted(all_levels(point)) for point in points], [*first, *repeated, *repeated])
+    return [(point, comparison) for point, selected in zip(points, assigned, strict=True) for comparison in selected]
 
 
 # What is seen --------------------------------------------------------------------------------------------------------
 
 
-def _compared(rule: Rule, start: Start, trial: Trial) -> list[Evidence]:
-    """Evidence of each step: the trajectory from a start beside that from another point of its orbit.
+def _compare(rule: Rule, start: Start, comparison: Comparison) -> list[Evidence]:
+    """Return evidence for each step: a trajectory compared with that from another point of its orbit.
 
-    `subject` is the class of the element, `condition` the step; an error is a share of both ways.
+    `subject` is the class of the element, `condition` the step; an error is relative to the lengths of both paths.
     """
-    scale, count = (trial.scale, 3) if trial.scale else (trial.factor * rule.scale(start), STEPS)
-    is_usual = not trial.scale and trial.factor == 1.0  # where something is to be expected
-    there, place = rule.at(start, trial.element), f"{start.name}/{trial.element}"
-    if not is_usual and rule.unease(start, scale, count) == np.inf:
+    scale, count = (comparison.scale, 3) if comparison.scale else (comparison.factor * rule.scale(start), N_STEPS)
+    is_expected = not comparison.scale and comparison.factor == 1.0  # of a good loss
+    image, case = rule.at(start, comparison.element), f"{start.name}/{comparison.element}"
+    if not is_expected and rule.scale_penalty(start, scale, count) == np.inf:
         return []
-    walks: list[tuple[Start, Trajectory]] = []
-    errors: dict[str, NoResult] = {}
-    for where, begun, in_thread in (("(G, H)", start, False), ("(G A⁻¹, H Aᵀ)", there, trial.in_thread)):
+    runs: list[tuple[Start, Trajectory]] = []
+    failures: dict[str, NoResult] = {}
+    for where, begin, in_thread in (("(G, H)", start, False), ("(G A⁻¹, H Aᵀ)", image, comparison.in_thread)):
         try:
-            walks.append((begun, rule.walk(begun, scale, count, in_thread=in_thread)))
+            runs.append((begin, rule.run(begin, scale, count, in_thread=in_thread)))
         except NoResult as failure:
-            errors[where] = failure
-    other_events = [one for one in errors.values() if one.event is not Event.FAILED]
+            failures[where] = failure
+    other_events = [x for x in failures.values() if x.event is not Event.FAILED]
     if other_events:
         return [Evidence(start.name, event=other_events[0].event, detail=str(other_events[0]), sizes=start.sizes)]
     try:
-        units = [rule.unit(begun, scale, walked) for begun, walked in walks]
+        units = [rule.unit(begin, scale, trajectory) for begin, trajectory in runs]
     except NoResult:
         return []  # a rounding decides whether there is an error
-    if not walks:
-        return [_of_both(start, str(errors["(G, H)"]))] if is_usual else []
-    if errors:  # which says nothing where the other trajectory has no digits left
-        ((_, walked),) = walks
-        tells = _tells(units[0], walked.travelled)[-1]
-        return [_of_failure(start, trial, *one) for one in errors.items()] if tells else []
-    (_, walked), (_, other) = walks
+    if not runs:
+        return [_no_result_from_both(start, str(failures["(G, H)"]))] if is_expected else []
+    if failures:  # which says nothing where the other trajectory has no digits left
+        ((_, trajectory),) = runs
+        is_conclusive = _is_conclusive(units[0], trajectory.path_length)[-1]
+        return [_failure_evidence(start, comparison, *x) for x in failures.items()] if is_conclusive else []
+    (_, trajectory), (_, second) = runs
     unit = units[0] + units[1]
-    end = min((one.end for one in (walked, other) if one.end is not None), default=None)
-    alike = walked.end == other.end or (
-        trial.element != _ILL and rule.ends_alike(start, scale, walked) and rule.ends_alike(there, scale, other)
+    end = min((x.end for x in (trajectory, second) if x.end is not None), default=None)
+    ends_alike = trajectory.end == second.end or (
+        comparison.element != _ILL
+        and rule.ends_alike(start, scale, trajectory)
+        and rule.ends_alike(image, scale, second)
     )
-    if not alike:
+    if not ends_alike:
         unit[end:] = np.inf  # rounding decides whether it ends
-    found = _shares(place, trial.element, start, walked, other, unit, end)
-    if is_usual and walked.end is not None and walked.end == other.end:
-        said = f"after step {end}, G, H or G Hᵀ is not finite, for every size of the loss that was tried"
-        found.append(_of_both(start, said))
-    return found
+    evidence = _compare_products(case, comparison.element, start, trajectory, second, unit, end)
+    if is_expected and trajectory.end is not None and trajectory.end == second.end:
+        detail = f"after step {end}, G, H or G Hᵀ is not finite, for every size of the loss that was tried"
+        evidence.append(_no_result_from_both(start, detail))
+    return evidence
 
 
-def _of_both(start: Start, said: str) -> Evidence:
-    """No result from both representations: it does not contradict that they are alike, and shows nothing."""
-    return Evidence(start.name, event=Event.NOT_IMPLEMENTED, detail=said, sizes=start.sizes)
+def _no_result_from_both(start: Start, detail: str) -> Evidence:
+    """Make evidence without a result from either point: it neither contradicts invariance nor shows it."""
+    return Evidence(start.name, event=Event.NOT_IMPLEMENTED, detail=detail, sizes=start.sizes)
 
 
-def _shares(
-    place: str, subject: str, start: Start, walked: Trajectory, other: Trajectory, unit: Array, end: int | None
+def _compare_products(
+    case: str, subject: str, start: Start, trajectory: Trajectory, second: Trajectory, unit: Array, end: int | None
 ) -> list[Evidence]:
-    errors, ways = _apart(other, walked.products), walked.travelled + other.travelled
-    size, found, telling = float(np.linalg.norm(walked.products[0])), [], _tells(unit, ways)
+    """Return evidence for each step of two trajectories."""
+    errors, ways = _product_distance(second, trajectory.products), trajectory.path_length + second.path_length
+    size, evidence, conclusive = float(np.linalg.norm(trajectory.products[0])), [], _is_conclusive(unit, ways)
     for k in range(1, len(errors)):
         with np.errstate(all="ignore"):
-            tells = telling[k]
+            tells = conclusive[k]
             if k == end:
-                tells = unit[k] <= _EXCESS * (size + ways[k])
+                tells = unit[k] <= _MAX_SHARE_BEFORE_END * (size + ways[k])
             share = float(np.nan_to_num(errors[k] / ways[k], nan=0.0, posinf=1.0))
             relative = max(float(np.nan_to_num(unit[k] / ways[k], nan=np.inf, posinf=np.inf)), 1e-300)
         if np.isfinite(relative) and ways[k] > 0.0:
-            found.append(
-                Evidence(place, (), float(k), min(share, 1.0), relative, relative, bool(tells), subject=subject,
+            evidence.append(
+                Evidence(case, (), float(k), min(share, 1.0), relative, relative, bool(tells), subject=subject,
                          sizes=start.sizes, detail="ends" if k == end and np.isinf(errors[k]) else "")
             )  # fmt: skip
-    return found
+    return evidence
 
 
-def _of_failure(start: Start, trial: Trial, where: str, failure: NoResult) -> Evidence:
-    """An error from one representation alone."""
-    said = f"at the start {start.name}, from {where} with A from the {trial.element}: {failure}; from the other one of "
-    said += "(G, H) and (G A⁻¹, H Aᵀ) there is no error, so it depends on the representation"
-    return Evidence(start.name, event=Event.FAILED, detail=said, relative_error=np.inf, sizes=start.sizes)
+def _failure_evidence(start: Start, comparison: Comparison, where: str, failure: NoResult) -> Evidence:
+    """Make evidence of an error from one of the two points."""
+    detail = f"at the start {start.name}, from {where} with A from the {comparison.element}: {failure}; from "
+    detail += "the other one of (G, H) and (G A⁻¹, H Aᵀ) there is no error, so it depends on the representation"
+    return Evidence(start.name, event=Event.FAILED, detail=detail, relative_error=np.inf, sizes=start.sizes)
 
 
-def _tells(unit: Array, ways: Array) -> Array:
-    """At which steps rounding leaves something to tell."""
+def _is_conclusive(unit: Array, ways: Array) -> Array:
+    """Return for each step whether rounding is small enough for a conclusion."""
     with np.errstate(all="ignore"):
         return np.asarray(SURELY_WRONG_RATIO * unit <= 0.1 * ways)
 
 
-def _worst(found: Sequence[Evidence]) -> Evidence:
-    """Of one comparison the largest difference, in units of rounding."""
-    return max(found, key=lambda one: one.ratio * one.decisive)
+def _worst(evidence: Sequence[Evidence]) -> Evidence:
+    """Return the evidence with the largest test ratio of one comparison."""
+    return max(evidence, key=lambda e: e.ratio * e.decisive)
 
 
-def _of(event: Event, said: str = "", case: str = "", subject: str = "") -> CheckEvidence:
-    message = said if event is Event.RESULT else ""
-    return CheckEvidence([Evidence(case, event=event, detail=said, subject=subject)], message)
+def _make_evidence(event: Event, detail: str = "", case: str = "", subject: str = "") -> CheckEvidence:
+    """Make evidence of one event."""
+    message = detail if event is Event.RESULT else ""
+    return CheckEvidence([Evidence(case, event=event, detail=detail, subject=subject)], message)
 
 
 def combinations(options: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Every choice of one value for each option.
+    """Return every combination of one value for each option.
 
     Examples
     --------
@@ -468,7 +494,7 @@ def combinations(options: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def label_of(chosen: Mapping[str, Any]) -> str:
-    """What the row of a choice of options is called.
+    """Return the label of a combination of options in the name of a row.
 
     Examples
     --------
@@ -485,208 +511,221 @@ def trajectory_evidence(
     options: Mapping[str, Sequence[Any]],
     progress: Callable[[int, int, str], None],
 ) -> Iterator[tuple[str, str, dict[str, Any], CheckEvidence]]:
-    """For each of these names, for every combination of the rule's options: the check, the options in words and as they
-    are, and what was seen; of rules of conduct, the check is one of these.
+    """Judge an update rule: yield (check, label, options, evidence) for each check and combination of options.
+
+    For a rule of conduct, the check is its name.
     """
     function = next(name for name in UPDATE_RULES if backend.provides(name))
-    several = combinations(options)
-    for i, chosen in enumerate(several):
+    choices = combinations(options)
+    for i, chosen in enumerate(choices):
         rule, label = Rule(backend, function, points, chosen), label_of(chosen)
         for j, name in enumerate(names):
-            progress(i * len(names) + j, len(several) * len(names), f"trajectories: {name} {label}".rstrip())
-            yield name, label, chosen, _judged(rule, name)
+            progress(i * len(names) + j, len(choices) * len(names), f"trajectories: {name} {label}".rstrip())
+            yield name, label, chosen, _judge_check(rule, name)
         for name in sorted({*rule.breaches, *WHOLE_RUN_RULES}):
-            said = rule.breaches.get(name, "")
-            event = Event.BROKEN if said else Event.RESULT if rule.has_walked else Event.NO_ORACLE
-            yield name, label, chosen, _of(event, said, "trajectories", function)
+            detail = rule.breaches.get(name, "")
+            event = Event.BROKEN if detail else Event.RESULT if rule.has_result else Event.NO_ORACLE
+            yield name, label, chosen, _make_evidence(event, detail, "trajectories", function)
 
 
-def _judged(rule: Rule, name: str) -> CheckEvidence:
+def _judge_check(rule: Rule, name: str) -> CheckEvidence:
+    """Return the evidence for one check of a rule."""
     if rule.precision.name not in ("float64", "float32"):
-        said = f"refgeo judges trajectories in float64 and float32 only, not in {rule.precision.name}"
-        return _of(Event.NO_ORACLE, said)
+        detail = f"refgeo judges trajectories in float64 and float32 only, not in {rule.precision.name}"
+        return _make_evidence(Event.NO_ORACLE, detail)
     try:
         return _LAWS[name](rule)
     except NoResult as failure:
-        return _of(failure.event, str(failure))
+        return _make_evidence(failure.event, str(failure))
 
 
 # The laws ------------------------------------------------------------------------------------------------------------
 
 
-def _invariant(rule: Rule) -> CheckEvidence:
-    start = rule.start(_USUAL)
-    walked = rule.walk(start, rule.scale(start))
-    if walked.end is not None:
-        said = f"after step {walked.end}, G, H or G Hᵀ is not finite, for every size of the loss that was tried"
-        return _of(Event.FAILED, said, start.name)
-    seen = Comparisons.of(rule)
-    missed = {trial.element for _, trial in seen.asked} - {one.subject for one in seen.evidence}
-    again = rule.repeats.evidence[0]  # what differs by itself is taken for rounding
-    if again.event is Event.FAILED:
-        return _of(Event.NO_ORACLE, f"{again.detail}; so no two of them can be compared")
-    if not seen.told:
-        said = "no trajectory stays finite and moves G Hᵀ by more than rounding explains"
-        return CheckEvidence(seen.evidence) if seen.failures else _of(Event.NO_ORACLE, said)
-    shown = max(seen.told, key=lambda some: _worst(some).ratio)
-    shown = [replace(one, decisive=False, multiplicity=0, case=f"{one.case}/step{one.condition:.0f}") for one in shown]
-    evidence = [*seen.evidence, *(one for one in shown if one.condition in SHOWN)]
+def _check_invariant(rule: Rule) -> CheckEvidence:
+    """Compare trajectories from points of one orbit."""
+    start = rule.start(_GENERIC)
+    trajectory = rule.run(start, rule.scale(start))
+    if trajectory.end is not None:
+        detail = f"after step {trajectory.end}, G, H or G Hᵀ is not finite, for every size of the loss that was tried"
+        return _make_evidence(Event.FAILED, detail, start.name)
+    test = InvarianceTest.of(rule)
+    missed = {comparison.element for _, comparison in test.planned} - {e.subject for e in test.evidence}
+    repetition = rule.repeats.evidence[0]  # what differs by itself is taken for rounding
+    if repetition.event is Event.FAILED:
+        return _make_evidence(Event.NO_ORACLE, f"{repetition.detail}; so no two of them can be compared")
+    if not test.results:
+        detail = "no trajectory stays finite and moves G Hᵀ by more than rounding explains"
+        return CheckEvidence(test.evidence) if test.failures else _make_evidence(Event.NO_ORACLE, detail)
+    reported = max(test.results, key=lambda results: _worst(results).ratio)
+    reported = [replace(e, decisive=False, multiplicity=0, case=f"{e.case}/step{e.condition:.0f}") for e in reported]
+    evidence = [*test.evidence, *(e for e in reported if e.condition in REPORTED_STEPS)]
     if is_beyond_rounding(evidence):
-        return CheckEvidence(evidence, _in_words(rule, seen.told))
-    if missed and not seen.failures:
-        few = f"in only {len(seen.told)} of {len(seen.asked)} pairs of trajectories, rounding is small enough"
-        return _of(Event.NO_ORACLE, f"{few} for a verdict, and in none with {' or '.join(sorted(missed))}")
-    last = [[one for one in some if one.decisive][-1] for some in seen.told if some[0].subject != _ILL]
-    digits = -np.log10(max(one.relative_error for one in last) + 1e-17)
+        return CheckEvidence(evidence, _describe_dependence(rule, test.results))
+    if missed and not test.failures:
+        share = f"in only {len(test.results)} of {len(test.planned)} pairs of trajectories, rounding is small enough"
+        return _make_evidence(Event.NO_ORACLE, f"{share} for a verdict, and in none with {' or '.join(sorted(missed))}")
+    last = [[e for e in r if e.decisive][-1] for r in test.results if r[0].subject != _ILL]
+    digits = -np.log10(max(e.relative_error for e in last) + 1e-17)
     group = "O(h)" if rule.relaxation > 0.0 else "GL(h)"
     widest = Scope.of("trajectory", evidence)
-    said = (
+    detail = (
         f"{'' if rule.precision.name == 'float64' else 'as far as float32 tells, and without ill-conditioned A, '}"
         f"the optimiser is invariant under {group} at {widest.summary}: "
-        f"G Hᵀ agrees to {digits:.0f} digits after {STEPS} steps, or the last ones that tell something, in "
-        f"{len(seen.told)} pairs of trajectories"
+        f"G Hᵀ agrees to {digits:.0f} digits after {N_STEPS} steps, or the last ones that tell something, in "
+        f"{len(test.results)} pairs of trajectories"
     )
-    return CheckEvidence(evidence, "" if seen.failures else said)
+    return CheckEvidence(evidence, "" if test.failures else detail)
 
 
 @dataclass(frozen=True)
-class Comparisons:
+class InvarianceTest:
     """All comparisons of a rule.
 
     Attributes
     ----------
     asked : list of (Features, Trial)
     told : list of list of Evidence
-        Those that say something, step by step.
+        The conclusive comparisons, step by step.
     failures : list of Evidence
     """
 
-    asked: list[tuple[Features, Trial]]
-    told: list[list[Evidence]]
+    planned: list[tuple[Features, Comparison]]
+    results: list[list[Evidence]]
     failures: list[Evidence]
 
     @classmethod
-    def of(cls, rule: Rule) -> Comparisons:
-        """What is seen of a rule."""
-        asked = trials(rule)
-        compared = [_compared(rule, rule.start(point), trial) for point, trial in asked]
-        failures = [one for some in compared for one in some if one.event is not Event.RESULT]
-        told = [some for some in compared if any(one.decisive and one.event is Event.RESULT for one in some)]
-        return cls(asked, told, failures)
+    def of(cls, rule: Rule) -> InvarianceTest:
+        """Make all comparisons of a rule."""
+        planned = plan_comparisons(rule)
+        compared = [_compare(rule, rule.start(point), comparison) for point, comparison in planned]
+        failures = [e for evidence in compared for e in evidence if e.event is not Event.RESULT]
+        results = [evidence for evidence in compared if any(e.decisive and e.event is Event.RESULT for e in evidence)]
+        return cls(planned, results, failures)
 
     @property
     def evidence(self) -> list[Evidence]:
-        """Of each comparison the worst step, and the first error, or all that give no result."""
-        errors = [one for one in self.failures if one.event is not Event.NOT_IMPLEMENTED]
-        return [*map(_worst, self.told), *(errors[:1] or self.failures)]
+        """The worst step of each comparison, and the first error, or all failures if there are only such."""
+        errors = [e for e in self.failures if e.event is not Event.NOT_IMPLEMENTED]
+        return [*map(_worst, self.results), *(errors[:1] or self.failures)]
 
 
-def _in_words(rule: Rule, told: Sequence[Sequence[Evidence]]) -> str:
-    """How a rule depends on the representation, a line each: from which step on, by how much, under what not."""
-    least = _SLIGHT * max(one.relative_error for some in told for one in some if one.is_likely_wrong)
-    broken = [[one for one in some if one.is_likely_wrong and one.relative_error >= least] for some in told]
-    first = min((some[0] for some in broken if some), key=lambda one: (one.condition, -one.relative_error))
-    last = next(some[-1] for some in broken if first in some)
+def _describe_dependence(rule: Rule, results: Sequence[Sequence[Evidence]]) -> str:
+    """Describe how a rule depends on the representation, a line each: from which step on, by how much, under which
+    elements.
+    """
+    min_error = _MIN_SHARE * max(e.relative_error for evidence in results for e in evidence if e.is_likely_wrong)
+    broken = [[e for e in evidence if e.is_likely_wrong and e.relative_error >= min_error] for evidence in results]
+    first = min((evidence[0] for evidence in broken if evidence), key=lambda e: (e.condition, -e.relative_error))
+    last = next(evidence[-1] for evidence in broken if first in evidence)
     name = first.case.rpartition("/")[0]
-    point = next(one for one in starts(rule.points.profile, rule.points.seed) if one.name == name)
-    seen = [one for some in (*told, *_by_class(rule, point)) for one in some]
-    kept = _kept(seen)
+    point = next(e for e in starts(rule.points.profile, rule.points.seed) if e.name == name)
+    all_evidence = [e for evidence in (*results, *_compare_classes(rule, point)) for e in evidence]
+    classes = _invariant_classes(all_evidence)
     after = f", and by {last.relative_error:.2g} after step {last.condition:.0f}" if last is not first else ""
     differs = f"the products from (G, H) and from (G A⁻¹, H Aᵀ) differ by {first.relative_error:.2g} of both their ways"
     if first.detail:
         differs, after = "one of the two trajectories is no longer finite", ""
-    under = f"only under {' and '.join(kept)}" if kept else "under none of the matrices A that were tried"
-    largest = {
-        one.subject: one.relative_error for one in sorted(seen, key=lambda one: one.relative_error) if one.decisive
-    }
+    under = f"only under {' and '.join(classes)}" if classes else "under none of the matrices A that were tried"
+    largest = {e.subject: e.relative_error for e in sorted(all_evidence, key=lambda e: e.relative_error) if e.decisive}
     sizes = ", ".join(f"{name} {largest[name]:.1g}" for name in ELEMENTS if largest.get(name))
-    said = (
+    lines = (
         f"from step {first.condition:.0f} on, G Hᵀ depends on the representation: {differs}{after} (point {name}, A: "
         f"{first.subject})",
         f"the largest differences, over all points and sizes of the loss, of at most 1: {sizes}",
         f"the optimiser is invariant {under}",
     )
-    return "\n".join([*said, *_offers(rule, seen, kept, point)])
+    return "\n".join([*lines, *_suggest_declarations(rule, all_evidence, classes, point)])
 
 
-def _by_class(rule: Rule, point: Features) -> list[list[Evidence]]:
-    """Of each class of elements the differences at a point, step by step."""
-    found = [_compared(rule, rule.start(point), Trial(element)) for element in _classes(rule, point)]
-    return [some for some in found if some and some[0].event is Event.RESULT]
+def _compare_classes(rule: Rule, point: Features) -> list[list[Evidence]]:
+    """Return the evidence for each class of elements at one point."""
+    compared = [_compare(rule, rule.start(point), Comparison(element)) for element in _classes(rule, point)]
+    return [evidence for evidence in compared if evidence and evidence[0].event is Event.RESULT]
 
 
 def _classes(rule: Rule, point: Features) -> list[str]:
+    """Return the classes of elements that can be tested at a point."""
     return [name for name in ELEMENTS if (point.h > 1 or name.startswith("scalings"))
             and (name != _ILL or rule.precision.name == "float64")]  # fmt: skip
 
 
-def _kept(seen: Iterable[Evidence]) -> list[str]:
-    """The classes of elements under which it is invariant."""
-    seen = list(seen)
-    no = {one.subject for one in seen if one.is_likely_wrong}
-    yes = {one.subject for one in seen if one.decisive} - no
-    kept = {name for name in yes if {*_LARGER.get(name, ())} <= yes}
-    inner = {part for name in kept for part in _LARGER.get(name, ())}
-    return [name for name in ELEMENTS if name in kept - inner]
+def _invariant_classes(evidence: Iterable[Evidence]) -> list[str]:
+    """Return the largest classes of elements under which a rule is invariant."""
+    evidence = list(evidence)
+    violated = {e.subject for e in evidence if e.is_likely_wrong}
+    obeyed = {e.subject for e in evidence if e.decisive} - violated
+    classes = {name for name in obeyed if {*_SUBCLASSES.get(name, ())} <= obeyed}
+    inner = {part for name in classes for part in _SUBCLASSES.get(name, ())}
+    return [name for name in ELEMENTS if name in classes - inner]
 
 
-def _offers(rule: Rule, seen: Sequence[Evidence], kept: Collection[str], point: Features) -> Iterator[str]:
-    """What somebody can declare who knows why, and what that would leave."""
-    if "rotations" in kept:
-        left = max(one.relative_error for one in seen if one.subject == "rotations" and one.decisive)
+def _suggest_declarations(
+    rule: Rule, evidence: Sequence[Evidence], classes: Collection[str], point: Features
+) -> Iterator[str]:
+    """Yield what the author of a rule can declare, and what difference this would leave."""
+    if "rotations" in classes:
+        left = max(e.relative_error for e in evidence if e.subject == "rotations" and e.decisive)
         yield (
             f"with --relaxation ε, rotations alone are asked for, which leave a difference of {left:.1g}: right for a "
             "rule that adds an ε, and for any other it hides the mistake"
         )
-    exact = not any(one.is_likely_wrong for one in seen if one.subject == "scalings by powers of 2")  # no rounding
-    if rule.precision.name == "float64" and exact and "rotations" not in kept:  # which round, too
-        alike = Rule(rule._backend, rule.function, replace(rule.points, dtype="float32"), rule.options)
-        single, there = Comparisons.of(alike), [one for some in _by_class(alike, point) for one in some]
-        found = [*single.evidence, *there]
-        if any(one.decisive for one in there) and not single.failures and not is_beyond_rounding(found):
-            left = max(one.relative_error for one in found)
+    exact = not any(e.is_likely_wrong for e in evidence if e.subject == "scalings by powers of 2")  # no rounding
+    if rule.precision.name == "float64" and exact and "rotations" not in classes:  # which round, too
+        rule_32 = Rule(rule._backend, rule.function, replace(rule.points, dtype="float32"), rule.options)
+        test_32, at_point = InvarianceTest.of(rule_32), [e for group in _compare_classes(rule_32, point) for e in group]
+        evidence_32 = [*test_32.evidence, *at_point]
+        if any(e.decisive for e in at_point) and not test_32.failures and not is_beyond_rounding(evidence_32):
+            left = max(e.relative_error for e in evidence_32)
             yield (
                 f"with --dtype float32, rounding is as large as all differences, which leaves {left:.1g}: right for a "
                 "rule that computes in float32, and for any other it hides the mistake"
             )
 
 
-def _repeatable(rule: Rule) -> CheckEvidence:
-    """A trajectory alone, first thing in a process, and again: at a usual start in every circumstance, and at one of
-    every band of h again, and in turn with others.
+def _check_repeatable(rule: Rule) -> CheckEvidence:
+    """Run a trajectory first in a new process, and again.
+
+    At a generic start it is repeated in every circumstance, at a start of every level of h again, and in turn with
+    others.
     """
-    by_band = {size_levels(one)["h"]: one for one in reversed(starts(rule.points.profile, rule.points.seed))}
-    found: list[Evidence] = []
-    for features in (_USUAL, *by_band.values()):
+    by_level = {
+        size_levels(features)["h"]: features for features in reversed(starts(rule.points.profile, rule.points.seed))
+    }
+    evidence: list[Evidence] = []
+    for features in (_GENERIC, *by_level.values()):
         start = rule.start(features)
-        with rule.alone() if features is _USUAL else nullcontext(rule) as fresh:
+        with rule.in_new_process() if features is _GENERIC else nullcontext(rule) as new_rule:
             scale = rule.scale(start)
             try:
-                first = fresh.walk(start, scale)
-                depends = bool(_apart(fresh.walk(start, scale, stream=1), first.products).any())
+                first = new_rule.run(start, scale)
+                depends = bool(_product_distance(new_rule.run(start, scale, stream=1), first.products).any())
             except NoResult:
-                if features is _USUAL:
+                if features is _GENERIC:
                     raise
                 continue
         rounding = rule.rounding(start, first)
-        for words, how in _circumstances(rule, start, scale, features is _USUAL, has_random_numbers=depends):
-            errors = _apart(rule.walk(start, scale, **how), first.products)
+        for change, context in _circumstances(rule, start, scale, features is _GENERIC, has_random_numbers=depends):
+            errors = _product_distance(rule.run(start, scale, **context), first.products)
             k = int(np.argmax(errors != 0.0))  # later differences are amplified; a number that ends both is none
             if errors[k] > WRONG_RATIO * rounding[0]:
-                said = f"from step {k} on, a run from the same start differs from the first one in a process, {words}: "
-                said += "the optimiser uses what another run left, or random numbers of a generator of its own"
-                return _of(Event.FAILED, said, start.name)
-        found.append(Evidence(start.name, event=Event.RESULT, sizes=start.sizes))
-    return CheckEvidence(found)
+                detail = f"from step {k} on, a run from the same start differs from the first one in a process, "
+                detail += (
+                    f"{change}: the optimiser uses what another run left, or random numbers of a generator of its own"
+                )
+                return _make_evidence(Event.FAILED, detail, start.name)
+        evidence.append(Evidence(start.name, event=Event.RESULT, sizes=start.sizes))
+    return CheckEvidence(evidence)
 
 
 def _circumstances(
     rule: Rule, start: Start, scale: float, every: bool, has_random_numbers: bool
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What is before a trajectory, between its steps, and beside it: others, each with any part changed; if not `every`
-    one is wanted, again and in turn with all others.
+    """Yield descriptions and contexts of a trajectory: others before it, between its steps, and concurrent with it.
+
+    Unless `every` one is requested, there are two: a repetition, and a run in turn with all others.
     """
-    others = {name: change(start) for name, change in OTHERS.items()}
+    others = {name: change(start) for name, change in OTHER_RUNS.items()}
     yield "if it is made again", {}
     for name, other in others.items() if every else ():
         yield f"after one {name}", {"preceding": (rule.call(other, scale),)}
@@ -698,7 +737,7 @@ def _circumstances(
         yield "beside another one in another thread", {"concurrent": (rule.call(others["with another loss"], scale),)}
 
 
-OTHERS: dict[str, Callable[[Start], Start]] = {
+OTHER_RUNS: dict[str, Callable[[Start], Start]] = {
     "from the same start": lambda start: start,
     "with another loss": lambda start: replace(start, Y=start.Y[::-1]),
     "from nearly the same start": lambda start: replace(start, G=start.G * (1.0 + 2.0**-40)),
@@ -706,85 +745,87 @@ OTHERS: dict[str, Callable[[Start], Start]] = {
     "with G and H exchanged": lambda start: replace(start, G=start.H, H=start.G, Y=start.Y.T),
     "with fewer rows": lambda start: replace(start, G=start.G[:-1], Y=start.Y[:-1]),
 }
-"""Other trajectories, of each what is changed."""
+"""Other trajectories, each with one change of the start."""
 
 
-def _blocks(rule: Rule) -> CheckEvidence:
+def _check_blocks(rule: Rule) -> CheckEvidence:
+    """Compare trajectories of batches with those of their blocks."""
     if rule.function == "make":
-        return _of(Event.NO_ORACLE, "refgeo gives one pair to an optimiser of PyTorch, not a batch")
-    found: list[Evidence] = []
+        return _make_evidence(Event.NO_ORACLE, "refgeo gives one pair to an optimiser of PyTorch, not a batch")
+    evidence: list[Evidence] = []
     for start in map(rule.start, _BATCHES):
         scale = rule.scale(start.block(next(np.ndindex(start.G.shape[:-2]))))
-        for factor in _LIMITS:
+        for factor in _LOSS_FACTORS:
             try:
-                found += _apart_from_blocks(rule, start, factor * scale)
+                evidence += _compare_with_blocks(rule, start, factor * scale)
             except NoResult as failure:
-                said = f"the optimiser takes no leading dimensions: {str(failure).splitlines()[0]}"
-                refused = Evidence(start.name, event=Event.NOT_IMPLEMENTED, detail=said)
+                detail = f"the optimiser takes no leading dimensions: {str(failure).splitlines()[0]}"
+                refused = Evidence(start.name, event=Event.NOT_IMPLEMENTED, detail=detail)
                 return CheckEvidence([Evidence(start.name), refused])
-    if not found:
-        return _of(Event.NO_ORACLE, "no block alone is without an error, or moves")
-    if not any(one.is_likely_wrong for one in found):
-        return CheckEvidence([Evidence(one.case, event=Event.RESULT, sizes=one.sizes) for one in found])
-    again = rule.repeats.evidence[0]
-    if again.event is Event.FAILED:
-        return _of(Event.NO_ORACLE, f"{again.detail}; so no two of them can be compared")
-    worst = _worst(found)
-    said = (
+    if not evidence:
+        return _make_evidence(Event.NO_ORACLE, "no block alone is without an error, or moves")
+    if not any(e.is_likely_wrong for e in evidence):
+        return CheckEvidence([Evidence(e.case, event=Event.RESULT, sizes=e.sizes) for e in evidence])
+    repetition = rule.repeats.evidence[0]
+    if repetition.event is Event.FAILED:
+        return _make_evidence(Event.NO_ORACLE, f"{repetition.detail}; so no two of them can be compared")
+    worst = _worst(evidence)
+    detail = (
         "the blocks of a batch change each other: in the batch, G Hᵀ differs from that of a block alone by "
         f"{worst.relative_error:.2g} of both their ways"
     )
-    return _of(Event.BROKEN, said, worst.case)
+    return _make_evidence(Event.BROKEN, detail, worst.case)
 
 
-def _apart_from_blocks(rule: Rule, start: Start, scale: float) -> list[Evidence]:
-    """A batch beside its blocks alone; nothing where one of these has an error."""
+def _compare_with_blocks(rule: Rule, start: Start, scale: float) -> list[Evidence]:
+    """Compare a batch with its single blocks; return no evidence if one of these has an error."""
     blocks = start.G.shape[:-2]
     try:
-        alone = [rule.walk(start.block(block), scale) for block in np.ndindex(blocks)]
+        runs = [rule.run(start.block(block), scale) for block in np.ndindex(blocks)]
     except NoResult:
         return []
-    parts = (np.stack([getattr(one, part) for one in alone], axis=1) for part in "GH")
-    apart = Trajectory(*(x.reshape(len(x), *blocks, *x.shape[-2:]) for x in parts))
-    together = rule.walk(start, scale)
-    return _shares(start.name, "blocks", start, together, apart, rule.unit(start, scale, together), together.end)
+    stacked = (np.stack([getattr(trajectory, part) for trajectory in runs], axis=1) for part in "GH")
+    single = Trajectory(*(x.reshape(len(x), *blocks, *x.shape[-2:]) for x in stacked))
+    batch = rule.run(start, scale)
+    return _compare_products(start.name, "blocks", start, batch, single, rule.unit(start, scale, batch), batch.end)
 
 
-def _starts(rule: Rule) -> CheckEvidence:
-    start = rule.start(_USUAL)
-    scale, asked = rule.scale(start), Trial("rotations" if rule.relaxation > 0.0 else "general elements")
-    said, bad = [], False
-    for name, begun in (("G", replace(start, G=0.0 * start.G)), ("H", replace(start, H=0.0 * start.H))):
-        stuck = _stuck(rule, begun, scale)
+def _check_starts(rule: Rule) -> CheckEvidence:
+    """Test whether a rule moves from G = 0, from H = 0, and with a large loss."""
+    start = rule.start(_GENERIC)
+    scale, comparison = rule.scale(start), Comparison("rotations" if rule.relaxation > 0.0 else "general elements")
+    details, is_broken = [], False
+    for name, zero_start in (("G", replace(start, G=0.0 * start.G)), ("H", replace(start, H=0.0 * start.H))):
+        stagnation = _describe_stagnation(rule, zero_start, scale)
         rule._scales[f"{name} = 0"] = scale
-        found = [] if stuck else _compared(rule, replace(begun, name=f"{name} = 0"), asked)
-        if stuck or is_beyond_rounding(found):
-            said.append(f"from {name} = 0, {stuck or 'G Hᵀ depends on the representation'}")
-        bad |= bool(stuck)
-    if _stuck(rule, start, max(SCALES)) == _FROZEN:
-        said, bad = [*said, f"with a large loss, {_FROZEN}"], True
-    return _of(Event.BROKEN if bad else Event.RESULT, "; ".join(said), start.name)
+        evidence = [] if stagnation else _compare(rule, replace(zero_start, name=f"{name} = 0"), comparison)
+        if stagnation or is_beyond_rounding(evidence):
+            details.append(f"from {name} = 0, {stagnation or 'G Hᵀ depends on the representation'}")
+        is_broken |= bool(stagnation)
+    if _describe_stagnation(rule, start, max(SCALES)) == _STAGNATION:
+        details, is_broken = [*details, f"with a large loss, {_STAGNATION}"], True
+    return _make_evidence(Event.BROKEN if is_broken else Event.RESULT, "; ".join(details), start.name)
 
 
-_FROZEN = f"G Hᵀ does not move in {SHOWN[3]} steps"
+_STAGNATION = f"G Hᵀ does not move in {REPORTED_STEPS[3]} steps"
 
 
-def _stuck(rule: Rule, start: Start, scale: float) -> str:
-    """Why a trajectory does not get away from its start."""
+def _describe_stagnation(rule: Rule, start: Start, scale: float) -> str:
+    """Describe why a trajectory does not leave its start; empty if it does."""
     try:
-        walked = rule.walk(start, scale, count=SHOWN[3])
+        trajectory = rule.run(start, scale, count=REPORTED_STEPS[3])
     except NoResult as failure:
         if failure.event is Event.NOT_IMPLEMENTED:
             raise
         return f"there is no result: {str(failure).splitlines()[0]}"
-    if walked.end is not None:
-        return f"G, H or G Hᵀ is not finite after step {walked.end}"
-    return "" if walked.travelled.any() else _FROZEN
+    if trajectory.end is not None:
+        return f"G, H or G Hᵀ is not finite after step {trajectory.end}"
+    return "" if trajectory.path_length.any() else _STAGNATION
 
 
 _LAWS: dict[str, Callable[[Rule], CheckEvidence]] = {
-    "step.invariant": _invariant,
+    "step.invariant": _check_invariant,
     "step.repeatable": lambda rule: rule.repeats,
-    "step.blocks": _blocks,
-    "step.starts": _starts,
+    "step.blocks": _check_blocks,
+    "step.starts": _check_starts,
 }

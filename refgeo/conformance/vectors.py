@@ -1,4 +1,4 @@
-"""Test points in files and results from files, for implementations in any language (format: ``FORMAT.md``)."""
+"""Write test points into files, and grade results from files, for implementations in any language (``FORMAT.md``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.conformance.archive import WRITERS, Named, VectorFileError, read_named
+from refgeo.conformance.archive import WRITERS, NamedArrays, VectorFileError, read_named
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.evidence import adapt_units, error_units
 from refgeo.conformance.host import NotInFile, Unusable, array_of
@@ -24,7 +24,7 @@ from refgeo.conformance.operations import VALUES, Operation, Value
 from refgeo.conformance.plan import Plan
 from refgeo.conformance.points import Points
 from refgeo.conformance.report import Report
-from refgeo.conformance.run import Progress, judge, no_progress
+from refgeo.conformance.run import Progress, judge_all, no_progress
 from refgeo.conformance.scene import GIVEN, Scene, given
 from refgeo.geometry.pair_metrics import PAIR_METRICS
 from refgeo.support.arguments import listed, one_of
@@ -59,12 +59,12 @@ def write(
     with_results: bool = False,
     progress: Progress | None = None,
 ) -> int:
-    """Write test points, and how to use them, into a folder.
+    """Write test points into a folder, with a description of what to compute.
 
     Parameters
     ----------
     directory : str or Path
-        Made if it does not exist. Its former inputs are replaced.
+        It is made if it does not exist. Former inputs in it are replaced.
     format : "npz" or "json"
     metrics, dtype, profile, seed, relaxation, cases, checkpoint, layout, heads, key_value_heads
         As for `refgeo.check`.
@@ -76,7 +76,7 @@ def write(
     Returns
     -------
     int
-        The number of cases: every block is one.
+        The number of cases; each block is a case.
 
     Raises
     ------
@@ -93,19 +93,19 @@ def write(
     one_of("format", format, FORMATS)
     one_of("profile", profile, PROFILES)
     one_of("dtype", dtype, DTYPES)
-    wanted = [one_of("metrics", metric, PAIR_METRICS) for metric in listed(metrics)]
+    metric_names = [one_of("metrics", metric, PAIR_METRICS) for metric in listed(metrics)]
     points = Points(profile, dtype, seed, relaxation, None, checkpoint, layout, heads, key_value_heads)
     folder = Path(directory)
-    former = _ours_in(folder)
+    former = _prepare_folder(folder)
     refuse_unwritable(folder / EXPECTED)
-    made = (point.make() for metric in wanted for point in points.selected(metric, cases))
-    blocks = _blocks(case for case in made if case.dtype == dtype)  # a file has one
+    test_points = (point.make() for metric in metric_names for point in points.select(metric, cases))
+    blocks = _blocks(case for case in test_points if case.dtype == dtype)  # a file has one
     options = {"dtype": dtype, "profile": profile, "seed": seed, "relaxation": relaxation}
     named = {"schema": SCHEMA, **options, **_inputs(blocks)}
-    inputs = {**named, "sha256": _digest(named)}
+    inputs = {**named, "sha256": _checksum(named)}
     expected = _expected(blocks, progress or no_progress) if with_results else None
-    for place in former:
-        place.unlink()
+    for file in former:
+        file.unlink()
     shutil.copyfile(Path(__file__).with_name(FORMAT), folder / FORMAT)
     if expected is not None:
         write_text(folder / EXPECTED, json.dumps({"schema": EXPECTED_SCHEMA, "cases": expected}, indent=0) + "\n")
@@ -121,12 +121,12 @@ def grade(
     checks: Iterable[str] | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Judge results that were computed elsewhere.
+    """Judge results that another program has computed.
 
     Parameters
     ----------
     directory : str or Path
-        What `write` has written.
+        The folder that `write` has written.
     results : str or Path
         A ``.npz`` or ``.json`` file.
     cases : iterable of str, optional
@@ -143,81 +143,84 @@ def grade(
     Raises
     ------
     VectorFileError
-        A file is missing, damaged or foreign; it holds no results, or results of unknown names.
+        A file is missing, damaged or not refgeo's; it contains no results, or results with unknown names.
     """
     inputs, known = _read_cases(Path(directory))
     recorded = read_named(Path(results))
     _check_names(recorded, inputs, Path(results))
-    wanted = [one_of("cases", name, known) for name in (known if cases is None else listed(cases))]
+    names = [one_of("cases", name, known) for name in (known if cases is None else listed(cases))]
     values = [one_of("checks", name, VALUES) for name in (VALUES if checks is None else listed(checks))]
-    chosen = [known[name] for name in wanted]
-    points = Points(**{name: inputs[name] for name in OPTIONS}, files=(str(directory), chosen))
-    backend = Backend(_replay(known, recorded), name=str(results))
-    metrics = list(dict.fromkeys(case.metric for case in chosen))
+    selection = [known[name] for name in names]
+    points = Points(**{name: inputs[name] for name in OPTIONS}, files=(str(directory), selection))
+    backend = Backend(_replay_backend(known, recorded), name=str(results))
+    metrics = list(dict.fromkeys(case.metric for case in selection))
     plan = Plan.of(metrics, values, points)
-    plan = replace(plan, names=[one.name for one in plan.checks if one.kind == "value"], closely=False)
-    return replace(judge(plan, backend, progress or no_progress), files=(str(directory), str(results)))
+    plan = replace(plan, names=[check.name for check in plan.checks if check.kind == "value"], tests_contexts=False)
+    return replace(judge_all(plan, backend, progress or no_progress), files=(str(directory), str(results)))
 
 
-def _ours_in(folder: Path) -> list[Path]:
-    """The files of ours in a folder, which is made; not if it holds somebody else's files under our names."""
+def _prepare_folder(folder: Path) -> list[Path]:
+    """Make a folder, and return the files in it that refgeo has written; other files with these names are an error."""
     if folder.is_file():
         raise VectorFileError(f"{folder}: expected a folder to write to, got a file")
     folder.mkdir(parents=True, exist_ok=True)
-    there = [place for name in (*INPUTS, EXPECTED, FORMAT) if (place := folder / name).exists()]
-    for place in there:
-        if not _is_ours(place):
+    present = [file for name in (*INPUTS, EXPECTED, FORMAT) if (file := folder / name).exists()]
+    for file in present:
+        if not _is_ours(file):
             raise VectorFileError(
-                f"{folder}: expected an empty or new folder, got one with the file {place.name}, which refgeo has not "
+                f"{folder}: expected an empty or new folder, got one with the file {file.name}, which refgeo has not "
                 "written"
             )
-    return there
+    return present
 
 
-def _is_ours(place: Path) -> bool:
+def _is_ours(file: Path) -> bool:
+    """Return whether refgeo has written a file."""
     with contextlib.suppress(OSError, ValueError):
-        if place.name == FORMAT:
-            return place.read_text(encoding="utf-8").startswith("# refgeo vectors")
-        return str(read_named(place).get("schema")).startswith("refgeo-")
+        if file.name == FORMAT:
+            return file.read_text(encoding="utf-8").startswith("# refgeo vectors")
+        return str(read_named(file).get("schema")).startswith("refgeo-")
     return False
 
 
-def _digest(named: Named) -> str:
-    """Of all numbers and words, however a file holds them."""
-    plain = {name: np.asarray(value).tolist() for name, value in named.items()}
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+def _checksum(named: NamedArrays) -> str:
+    """Return the checksum of all numbers and texts, which does not depend on the file format."""
+    lists = {name: np.asarray(value).tolist() for name, value in named.items()}
+    return hashlib.sha256(json.dumps(lists, sort_keys=True).encode()).hexdigest()
 
 
 # Inputs --------------------------------------------------------------------------------------------------------
 
 
 Block = tuple[str, Scene, tuple[int, ...]]
-"""A block of a batch, which is a case of its own in a file, under a name of its own."""
+"""A block of a batch: its name in a file, where it is a case of its own, the point, and the block's index."""
 
 
 def _blocks(cases: Iterable[Scene]) -> list[Block]:
+    """Return all blocks of all points."""
     as_written = (replace(case, features=None) for case in cases)  # whose time is the one in the file
     every = ((case, block) for case in as_written for block in np.ndindex(case.shape))
     return [(f"{case.metric}_{count:04d}", case, block) for count, (case, block) in enumerate(every, 1)]
 
 
-def _inputs(blocks: list[Block]) -> Named:
-    """What an author gets."""
-    named: Named = {"cases": [name for name, _, _ in blocks], "points": [_name(*one[1:]) for one in blocks]}
+def _inputs(blocks: list[Block]) -> NamedArrays:
+    """Return the arrays of the file of inputs."""
+    inputs: NamedArrays = {"cases": [name for name, _, _ in blocks], "points": [_name(*block[1:]) for block in blocks]}
     for name, case, block in blocks:
         arrays = {key: np.asarray(x)[block].astype(case.dtype) for key, x in case.arrays().items() if key != "t"}
-        one = {"metric": case.metric, **arrays, "t": case.t}
-        named |= {f"{name}__{key}": value for key, value in one.items()}
-    return named
+        entries = {"metric": case.metric, **arrays, "t": case.t}
+        inputs |= {f"{name}__{key}": value for key, value in entries.items()}
+    return inputs
 
 
 def _name(case: Scene, block: tuple[int, ...]) -> str:
+    """Return the name of a block of a point."""
     return case.name + (f"[{','.join(map(str, block))}]" if block else "")
 
 
-def _expected(blocks: list[Block], progress: Progress) -> Named:
-    """Every value of every case as midpoints and radii, in decimal numbers that enclose it."""
-    found: Named = {}
+def _expected(blocks: list[Block], progress: Progress) -> NamedArrays:
+    """Return an enclosure of every value of every case: midpoints and radii as decimal numbers."""
+    expected: NamedArrays = {}
     for done, (name, case, block) in enumerate(blocks):
         progress(done, len(blocks), f"{case.metric} {case.name}")
         for value in VALUES.values():
@@ -228,14 +231,16 @@ def _expected(blocks: list[Block], progress: Progress) -> Named:
             units = _units(case, block, value)
             for part, enclosure, unit in zip(parts, enclosures or (), units, strict=bool(enclosures)):
                 mid, rad = enclosure.decimals()
-                found[f"{name}__{value.name}{part}"] = {"mid": mid, "rad": rad, "unit": unit}
-    return found
+                expected[f"{name}__{value.name}{part}"] = {"mid": mid, "rad": rad, "unit": unit}
+    return expected
 
 
 def _units(case: Scene, block: tuple[int, ...], value: Value) -> list[float | None]:
-    """How large an error of one entry can be where its length in the metric has the ratio 1; None where undecided.
+    """Return how large the error of one entry can be if its length in the metric has the test ratio 1; None if
+    undecided.
 
-    In inv a part δ_G of length d has no entry beyond d·√(σ²_max(G) + ε), in mix none beyond d/√(σ²_min(H) + ε).
+    In inv, a part δ_G of length d has no entry larger than d·√(σ²_max(G) + ε), in mix none larger than d/√(σ²_min(H) +
+    ε).
     """
     unit, count = error_units(case, value), 1 if value.operation.scalar else 2
     unit = adapt_units(case, value, unit, unit.decisive)
@@ -251,32 +256,32 @@ def _units(case: Scene, block: tuple[int, ...], value: Value) -> list[float | No
     return [length / size if inverse else length * size for size in sizes]
 
 
-def _read_cases(folder: Path) -> tuple[Named, dict[str, Scene]]:
-    """The inputs, and the cases by their identifiers; verified."""
+def _read_cases(folder: Path) -> tuple[NamedArrays, dict[str, Scene]]:
+    """Read and verify the inputs, and return them with the cases by name."""
     if not folder.is_dir():
         raise VectorFileError(f"{folder}: no such folder; 'refgeo vectors write {folder}' makes it")
-    place = next((folder / name for name in INPUTS if (folder / name).is_file()), None)
-    if place is None:
+    file = next((folder / name for name in INPUTS if (folder / name).is_file()), None)
+    if file is None:
         raise VectorFileError(
             f"{folder}: expected a folder made by 'refgeo vectors write', got one without {' or '.join(INPUTS)}; if "
             "the command was interrupted, run it again"
         )
-    named = read_named(place)
+    named = read_named(file)
     schema = str(named.get("schema"))
     if schema != SCHEMA:
-        raise VectorFileError(f"{place}: expected the schema {SCHEMA}, got {schema}")
-    if str(named.get("sha256")) != _digest({name: value for name, value in named.items() if name != "sha256"}):
+        raise VectorFileError(f"{file}: expected the schema {SCHEMA}, got {schema}")
+    if str(named.get("sha256")) != _checksum({name: value for name, value in named.items() if name != "sha256"}):
         raise VectorFileError(
-            f"{place}: these are not the numbers that refgeo has written (sha256 differs); write the vectors again, "
+            f"{file}: these are not the numbers that refgeo has written (sha256 differs); write the vectors again, "
             "and compute the results from them"
         )
     named |= {name: np.asarray(named[name]).tolist() for name in (*OPTIONS, "cases", "points", "sha256")}
-    of_all = named["dtype"], named["seed"], named["relaxation"]
+    options = named["dtype"], named["seed"], named["relaxation"]
     cases = {}
     for name, point in zip(named["cases"], named["points"], strict=True):
         arrays = {key: named[f"{name}__{key}"] for key in ("G", "H", *GIVEN)}
         arrays["t"] = np.asarray(arrays["t"]).reshape(())
-        cases[name] = given(f"{name} {point}", arrays, str(named[f"{name}__metric"]), *of_all)
+        cases[name] = given(f"{name} {point}", arrays, str(named[f"{name}__metric"]), *options)
     return named, cases
 
 
@@ -289,8 +294,8 @@ _RESULT_NAMES = tuple(
 )
 
 
-def _check_names(recorded: Named, inputs: Named, file: Path) -> None:
-    """Names that mean nothing are mistakes, not results to be passed over; inputs among the results are no mistake."""
+def _check_names(recorded: NamedArrays, inputs: NamedArrays, file: Path) -> None:
+    """Raise an error if a name is unknown; inputs among the results are accepted."""
     cases = inputs["cases"]
     results = [f"{case}__{name}" for case in cases for name in _RESULT_NAMES]
     if unknown := sorted(recorded.keys() - inputs.keys() - set(results)):
@@ -307,18 +312,18 @@ def _check_names(recorded: Named, inputs: Named, file: Path) -> None:
         raise VectorFileError(f"{file}: expected results with names such as {cases[0]}__christoffel_G, got none")
 
 
-def _replay(cases: Mapping[str, Scene], recorded: Named) -> SimpleNamespace:
-    """The results as a backend, which knows a case by the arrays that it gets."""
+def _replay_backend(cases: Mapping[str, Scene], recorded: NamedArrays) -> SimpleNamespace:
+    """Make a backend of the results, which finds a case by the arrays that it gets."""
     provided = {(name.split("_")[0], part) for name, _, part in (key.partition("__") for key in recorded)}
 
     def function_of(operation: Operation) -> Callable[..., Any]:
         def key_of(metric: str, arrays: Iterable[npt.NDArray[Any]]) -> bytes:
             return b"".join([metric.encode(), *(array.tobytes() for array in arrays)])
 
-        known = {}
+        names_by_inputs = {}
         for name, case in cases.items():
             factors = (factor.astype(case.dtype) for pair in (case.point, *case.inputs(operation)) for factor in pair)
-            known[key_of(case.metric, factors)] = name
+            names_by_inputs[key_of(case.metric, factors)] = name
 
         def call(metric: str, *arguments: Any) -> Any:
             arrays = arguments[: len(arguments) - len(operation.extra)]
@@ -326,14 +331,14 @@ def _replay(cases: Mapping[str, Scene], recorded: Named) -> SimpleNamespace:
             parts = [value] if operation.scalar else [f"{value}_G", f"{value}_H"]
             if not any((metric, part) in provided for part in parts):
                 raise NotInFile(f"no {value} of {metric} in the file")
-            name = known.get(key_of(metric, arrays))
+            name = names_by_inputs.get(key_of(metric, arrays))
             if name is None:
                 raise Unusable("only the results of the cases are known")
             missing = [part for part in parts if f"{name}__{part}" not in recorded]
             if missing:
                 raise Unusable(f"{name}__{missing[0]} is not in the file")
             shapes = [()] if operation.scalar else [arrays[0].shape, arrays[1].shape]
-            results = [_fitting(recorded[f"{name}__{p}"], shape) for p, shape in zip(parts, shapes, strict=True)]
+            results = [_reshape_to(recorded[f"{name}__{p}"], shape) for p, shape in zip(parts, shapes, strict=True)]
             return results[0] if operation.scalar else tuple(results)
 
         return call
@@ -343,8 +348,8 @@ def _replay(cases: Mapping[str, Scene], recorded: Named) -> SimpleNamespace:
     return SimpleNamespace(**{name: function_of(operation) for name, operation in operations.items()})
 
 
-def _fitting(value: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """In its shape, where dimensions of length one have been added or lost on the way."""
+def _reshape_to(value: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Reshape an array from which dimensions of length one were removed, or to which some were added."""
     array = array_of(value)
     if array.shape != shape and tuple(s for s in array.shape if s != 1) == tuple(s for s in shape if s != 1):
         return array.reshape(shape)

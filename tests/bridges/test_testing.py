@@ -166,10 +166,10 @@ def test_one_name_may_be_given_alone():
 
 def test_every_check_of_every_metric_and_dtype_is_an_item_and_names_differ():
     mark = rg.testing.parametrize_with_checks([paper, "refgeo.paper"], dtype=("float64", "float32"))
-    from refgeo.conformance.checks import chosen
+    from refgeo.conformance.checks import select_checks
 
     ids = [item.id for item in mark.args[1]]
-    kinds = [one.kind for one in chosen(None) if one.name != "retraction"]
+    kinds = [one.kind for one in select_checks(None) if one.name != "retraction"]
     # the law of the retraction, which the formulas lack, is one skipped item of each
     assert len(ids) == 2 * (2 * (2 * kinds.count("value") + kinds.count("contract")) + 1)
     assert "refgeo.paper-mix-geodesic_2-float32" in ids

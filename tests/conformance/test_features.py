@@ -27,7 +27,7 @@ from refgeo.conformance.features import (
     unmasked_levels,
 )
 from refgeo.conformance.judge import Judge
-from refgeo.conformance.memory import LIES, laid_out
+from refgeo.conformance.memory import LAYOUTS, apply_layout
 from refgeo.conformance.operations import VALUES
 from refgeo.conformance.plan import Plan
 from refgeo.conformance.points import Points
@@ -166,17 +166,17 @@ def test_trajectories_take_their_starts_and_elements_from_the_design():
 
 def test_searches_have_one_column_and_several():
     for seed in range(4):
-        wide = [network.sizes for network in searches.networks("quick", seed) if not network.is_diagonal]
+        wide = [network.sizes for network in searches.make_problems("quick", seed) if not network.is_diagonal]
         widths = [size_levels(Features((), n, m, h))["h"] for n, m, h, _ in wide]
         assert set(widths) >= {"2 to 4", "5 to 16", "17 to 32"}
         assert {blocks > 1 for *_, blocks in wide} == {True, False}
 
 
-@pytest.mark.parametrize("lies", LIES)
+@pytest.mark.parametrize("lies", LAYOUTS)
 def test_arrays_keep_their_contents_however_they_lie(lies):
     scene = build(Features((2, 3), 5, 4, 2, shared="rows" if lies == "overlapping" else "all"), "inv", "float64")
     call = scene.call(VALUES["christoffel"])
-    laid = laid_out(call.arrays, lies)
+    laid = apply_layout(call.arrays, lies)
     for one, x in zip(laid, call.arrays, strict=True):
         assert np.array_equal(one.array, x)
     if lies in ("fused", "overlapping"):

@@ -787,7 +787,7 @@ def test_small_formats_are_judged_where_they_leave_something_to_tell(dtype):
             result = function(metric, *(x.astype(float) if isinstance(x, np.ndarray) else x for x in arrays))
             carrier = PRECISIONS[dtype].carrier
             parts = result if isinstance(result, tuple) else (result,)
-            parts = tuple(PRECISIONS[dtype].rounded(factor * x).astype(carrier) for x in parts)
+            parts = tuple(PRECISIONS[dtype].round(factor * x).astype(carrier) for x in parts)
             return parts if isinstance(result, tuple) else parts[0]
 
         return call
@@ -808,7 +808,7 @@ def test_a_conversion_that_rounds_is_no_change_of_the_input():
     precision = PRECISIONS["bfloat16"]
 
     def asarray(x):
-        return precision.rounded(x.astype(float)).astype(precision.carrier)
+        return precision.round(x.astype(float)).astype(precision.carrier)
 
     gradient = backend(riemannian_gradient=paper.riemannian_gradient, asarray=asarray)
     options = {"dtype": "bfloat16", "metrics": ["inv"], "cases": ["1x1x1/k3", "7x4x1/k3", "20-1x1x1/k3"]}
@@ -1110,7 +1110,7 @@ def test_points_hold_every_two_bands_and_every_rare_level_where_it_shows(seed):
         frozenset(((a, x), (b, y))) for a, b in kinds for x in features.SIZE_LEVELS[a] for y in features.SIZE_LEVELS[b]
     } - {frozenset((("h", "64"), ("blocks", "a dozen")))}  # one large point, which is counted among what is rare
     assert every - pairs == {frozenset(pair) for pair in features.infeasible_pairs("full")}
-    run = [name for name, *_ in Points("quick", "float64", seed, 0.0).selected("inv", None)]
+    run = [name for name, *_ in Points("quick", "float64", seed, 0.0).select("inv", None)]
     assert sorted(run) == sorted(one.name for one in found), "nothing is left out in double precision"
     for one in found:
         assert features.Features.parse(one.name) == one

@@ -71,7 +71,7 @@ def test_what_is_read_gives_the_numbers_at_other_points(metric):
         def of_the_paper(name, *pairs):
             return rg.Pair(*getattr(paper, name)(metric, G, H, *(factor for pair in pairs for factor in pair)))
 
-        pieces = reading.made_of(OPERATIONS[name], metric, rg.Pair(G, H), pairs, of_the_paper, of_the_paper)
+        pieces = reading.definition_terms(OPERATIONS[name], metric, rg.Pair(G, H), pairs, of_the_paper, of_the_paper)
         arrays |= {f"{x}_{part}": factor for x, pair in pieces.items() for part, factor in zip("GH", pair, strict=True)}
         right = getattr(paper, name)(metric, G, H, *given)
         formula = found[key, metric]

@@ -36,10 +36,10 @@ def is_short(network):
 @pytest.fixture
 def few_problems(monkeypatch):
     """A lie shows at any problem."""
-    every = searches.networks
-    monkeypatch.setattr(searches, "networks", lambda *what: filter(is_short, every(*what)))
+    every = searches.make_problems
+    monkeypatch.setattr(searches, "make_problems", lambda *what: filter(is_short, every(*what)))
     monkeypatch.setattr(searches, "RADII", (1e-2, 0.1))
-    monkeypatch.setattr(searches, "_SMALLEST", 0)  # searches along integrated geodesics take long
+    monkeypatch.setattr(searches, "_MAX_COLUMNS", 0)  # searches along integrated geodesics take long
 
 
 def judged(routine, **options):
@@ -63,7 +63,7 @@ def test_our_search_is_judged_right_and_finds_nearly_all():
 @pytest.mark.parametrize("order", [1, 2])
 def test_model_steps_stay_horizontal_and_in_the_ball(order, seed):
     """At the minimum all directions are alike, and model steps magnify rounding: 9e-7 of ρ at seed 4, once."""
-    net = next(net for net in searches.networks("quick", seed) if len(net.G) == 4)
+    net = next(net for net in searches.make_problems("quick", seed) if len(net.G) == 4)
     point, space = rg.Pair(net.G, net.H), rg.MixedMetric()
     problem = routine.Problem(net.X, net.y, list, np.asarray)
     for rho in (1e-4, 1e-3, 1e-2):
@@ -104,7 +104,7 @@ def test_a_search_in_single_precision_is_judged_by_its_roundoff(few_problems):
 
 def test_a_projection_in_single_precision_leaves_a_vertical_part_that_is_nobodys_mistake():
     said = []
-    for network in searches.networks("quick", 0, "float32"):
+    for network in searches.make_problems("quick", 0, "float32"):
         space = rg.InvariantMetric().at(rg.Pair(network.G, network.H))
         for seed in range(5 * (not network.is_diagonal)):
             rng = np.random.default_rng(seed)
@@ -116,7 +116,7 @@ def test_a_projection_in_single_precision_leaves_a_vertical_part_that_is_nobodys
             tilted = step + vertical * float(0.1 / np.linalg.norm(space.norm(vertical)))
             for one in (step, tilted):
                 value = network.increase(rg.Pair(network.G + one.G, network.H + one.H))
-                said.append(searches.Search("inv", 1, network, 1.0, value, one).complaint(np.inf))
+                said.append(searches.SearchOutcome("inv", 1, network, 1.0, value, one).violation(np.inf))
     assert len(said) >= 40
     assert not any("horizontal" in one for one in said[::2])
     assert all("not horizontal" in one for one in said[1::2])
@@ -159,11 +159,11 @@ def test_a_routine_that_lies_is_wrong(change, message, few_problems):
 
 
 def test_a_claim_above_the_proved_bound_is_wrong(monkeypatch):
-    network = next(searches.networks("quick", 0))
-    upper = searches._bound("inv", network, 0.1)
-    monkeypatch.setattr(searches.Network, "increase", lambda *x: 2.0 * upper)
-    search = searches.Search("inv", "exact", network, 0.1, 2.0 * upper, 0.0 * rg.Pair(network.G, network.H))
-    assert "more than the proved bound" in search.complaint(upper)
+    network = next(searches.make_problems("quick", 0))
+    upper = searches._upper_bound("inv", network, 0.1)
+    monkeypatch.setattr(searches.SearchProblem, "increase", lambda *x: 2.0 * upper)
+    search = searches.SearchOutcome("inv", "exact", network, 0.1, 2.0 * upper, 0.0 * rg.Pair(network.G, network.H))
+    assert "more than the proved bound" in search.violation(upper)
 
 
 @pytest.mark.slow
@@ -177,8 +177,8 @@ def test_a_routine_that_finds_nothing_is_wrong():
 
 def test_a_routine_that_finds_less_than_a_half_is_inaccurate(monkeypatch):
     """At a minimum of the loss, where no gradient step gains anything, half a radius along one coordinate."""
-    every = searches.networks
-    monkeypatch.setattr(searches, "networks", lambda *what: (net for net in every(*what) if net.name == "net4/0"))
+    every = searches.make_problems
+    monkeypatch.setattr(searches, "make_problems", lambda *what: (net for net in every(*what) if net.name == "net4/0"))
 
     def short(metric, problem, G, H, rho, order):
         b = np.zeros_like(G)
@@ -242,8 +242,8 @@ def test_a_result_kept_by_shape_and_radius_is_seen(monkeypatch):
 
 def test_eighty_percent_of_the_maximum_pass_with_that_finding(few_problems, monkeypatch):
     """In two searches: in three, one projected gradient step that gains more would be too much."""
-    every = searches.networks
-    monkeypatch.setattr(searches, "networks", lambda *what: itertools.islice(every(*what), 1))
+    every = searches.make_problems
+    monkeypatch.setattr(searches, "make_problems", lambda *what: itertools.islice(every(*what), 1))
 
     def lazy(metric, problem, G, H, rho, order):
         step = 0.8
@@ -307,13 +307,13 @@ def test_a_routine_cannot_change_the_judges_data(few_problems):
 def test_a_step_whose_end_a_rounding_decides_is_no_lie(share):
     """In mix, numbers g and h move as g·h does: with half of both lengths, g·h becomes 0 at t = 1 up to rounding."""
     u, v = np.array([0.7]), np.array([1.3])
-    network = searches.Network.diagonal("mine", u, v, np.eye(1), np.array([5.0]))
+    network = searches.SearchProblem.diagonal("mine", u, v, np.eye(1), np.array([5.0]))
     steps = share * network.G, share * network.H
     rho = 1.001 * searches._length("mix", network, rg.Pair(*steps))
     loss = float((5.0 - 0.91) ** 2)
-    search = searches.Search.of("mix", "exact", network, rho, (25.0 - loss, *steps, 1))
-    complaint = search.complaint(np.inf)
+    search = searches.SearchOutcome.of("mix", "exact", network, rho, (25.0 - loss, *steps, 1))
+    violation = search.violation(np.inf)
     if share == -0.5:
-        assert "leaves the domain" not in complaint
+        assert "leaves the domain" not in violation
     else:
-        assert "leaves the domain" in complaint
+        assert "leaves the domain" in violation

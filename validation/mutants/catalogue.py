@@ -572,7 +572,7 @@ def features_at(target, metric, arguments):
 def values_of(target):
     """By feature, its values in the profile, sorted."""
     found = {}
-    for point in Points().scenes("inv"):
+    for point in Points().all_points("inv"):
         scene = point.make()
         if scene.dtype == "float64":
             for name, value in features(scene, operation_of(target)).items():
