@@ -43,6 +43,9 @@ _SQUARED = 1e-150
 """Lengths below have squares that lose digits; those above its reciprocal have none."""
 _VERTICAL = 1e-6
 """What is left of a vector that is vertical, but for rounding."""
+_STEP = 3e-3
+"""Step of five-point differences, relative to the inverse of the rate at which geodesics change: truncation and an
+integrator's rounding, each about 1e-10, are equal at this step. Chosen."""
 
 
 class Metric(ABC, Generic[Point]):
@@ -324,15 +327,21 @@ class TangentSpace(ABC, Generic[Point]):
         if there._is_horizontal_but_for_noise(arriving) and there._is_horizontal_but_for_noise(gradient):
             # without the rounding of the differences, closed forms serve the way back
             arriving, gradient = there.horizontal_projection(arriving), there.horizontal_projection(gradient)
-        size = there.norm(gradient)
-        step = 1e-3 * (there.norm(arriving) + there.norm(there.point)) / np.where(size > 0, size, 1.0)
+        rate = np.maximum(there._rate(gradient, gradient), there._rate(arriving, gradient))
+        step = _STEP / np.where(rate > 0.0, rate, 1.0)
         back: Any = five_point(lambda s: there._exact(-(arriving + gradient * (s * step)), 1.0), 1.0)
         return back * (-1.0 / step)  # type: ignore[no-any-return]
 
     def _arrival(self, v: Any) -> tuple[Any, Any]:
         """The end of the geodesic, and its velocity there."""
-        longest = float(np.max(self.norm(v) / self.norm(self.point), initial=0.0))
-        return self._exact(v, 1.0), five_point(lambda t: self._exact(v, 1.0 + t), 1e-3 / max(longest, 1e-3))
+        rate = float(np.max(self._rate(v, v), initial=0.0))
+        return self._exact(v, 1.0), five_point(lambda t: self._exact(v, 1.0 + t), _STEP / max(rate, 1e-3))
+
+    def _rate(self, v: Any, w: Any) -> Array:
+        """Return how fast geodesics with velocity v change along w, relative to their point and to their direction."""
+        length, bend = self.norm(v), self.norm(self.christoffel(v, w))
+        turn = np.divide(bend, length, out=np.zeros_like(bend), where=length > 0.0)
+        return np.maximum(self.norm(w) / (length + self.norm(self.point)), turn)
 
     def _is_horizontal_but_for_noise(self, v: Point) -> bool:
         """Horizontal beside the largest block: what is small in a block may be nothing but rounding."""

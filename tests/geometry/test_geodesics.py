@@ -288,3 +288,16 @@ def test_no_step_of_an_integrator_passes_a_lower_rank(s, times):
     with pytest.raises(rg.GeodesicIncompleteError) as caught:
         space.geodesic(-1.0 * point, times * end, "exact")
     assert caught.value.time == pytest.approx(end, rel=0.01)
+
+
+@pytest.mark.parametrize("metric", [rg.MixedMetric(), rg.MixedMetric(0.1), rg.InterpolatedMetric(0.5)], ids=str)
+@pytest.mark.parametrize("kappa", [1.0, 30.0, 300.0])
+def test_the_gradient_through_a_geodesic_of_length_zero_is_the_riemannian_one(metric, kappa):
+    rng = np.random.default_rng(0)
+    factors = (np.linalg.qr(rng.standard_normal((n, 3)))[0] * np.geomspace(1.0, 1.0 / kappa, 3) for n in (6, 5))
+    space = metric.at(rg.Pair(*factors))
+    e = rg.Pair(rng.standard_normal((6, 3)), rng.standard_normal((5, 3)))
+    e = space.horizontal_projection(space.riemannian_gradient(e))
+    covector = rg.Pair(*(x @ M for x, M in zip(e, space.metric_tensor(), strict=True)))
+    difference = space.geodesic_gradient(0.0 * e, covector, "exact") - e
+    assert space.norm(difference) < 1e-6 * space.norm(e)
