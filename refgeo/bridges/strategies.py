@@ -30,7 +30,7 @@ import numpy as np
 
 from refgeo.geometry.pair import Pair, as_pair
 from refgeo.geometry.pair_metrics import InvariantMetric
-from refgeo.support.arguments import Array, integer
+from refgeo.support.arguments import Array, integer, number
 from refgeo.support.extras import require
 
 require("refgeo.strategies", "strategies", "hypothesis")
@@ -107,9 +107,11 @@ def pairs(draw: Any, shape: Shape | None = None, *, condition: Range = (1.0, 10.
      [0.   0.  ]]
     """
     try:
-        batch, n, m, h = draw(shapes()) if shape is None else shape
+        leading, *sizes = draw(shapes()) if shape is None else shape
+        batch = tuple(integer("shape", k) for k in leading)
+        n, m, h = (integer("shape", k) for k in sizes)
     except (TypeError, ValueError):
-        raise ValueError(f"shape: expected (batch, n, m, h) with a tuple batch, got {shape!r}") from None
+        raise ValueError(f"shape: expected (batch, n, m, h), integers and a tuple of integers, got {shape!r}") from None
     if not min(n, m) >= h >= 1:
         raise ValueError(f"shape: expected n, m >= h >= 1, as the factors have full column rank, got {shape!r}")
     return Pair(*(draw(_factors(batch, rows, h, condition, scale)) for rows in (n, m)))
@@ -183,27 +185,30 @@ def group_elements(draw: Any, h: int, *, condition: Range = (1.0, 10.0), scale: 
     array([[1., 0.],
            [0., 1.]])
     """
+    h = integer("h", h)
     return np.asarray(draw(_factors((), h, h, condition, scale)))
 
 
 @st.composite
 def _factors(draw: Any, batch: tuple[int, ...], rows: int, h: int, condition: Range, scale: Range) -> Array:
-    if not (np.min(condition) >= 1.0 and np.max(condition) < math.inf):
-        raise ValueError(f"condition: expected numbers >= 1 that are finite, got {condition!r}")
-    spread = draw(_powers(condition))
-    values = draw(_powers(scale)) * spread ** -np.linspace(0.0, 1.0, h)
+    spread = draw(_powers("condition", condition, 1.0))
+    values = draw(_powers("scale", scale, np.finfo(np.float64).tiny)) * spread ** -np.linspace(0.0, 1.0, h)
     left = _orthonormal(draw(_eighths((*batch, rows, h))))
     right = _orthonormal(draw(_eighths((*batch, h, h))))
     return np.asarray((left * values) @ np.swapaxes(right, -1, -2))
 
 
-def _powers(bounds: Range) -> Strategy[float]:
-    """A number, or one between two, of which the lower end (or 1, where it lies between) is the simplest."""
-    low, high = bounds if isinstance(bounds, tuple) else (bounds, bounds)
-    if not 0.0 < low <= high:
-        raise ValueError(f"condition, scale: expected 0 < low <= high, got {bounds!r}")
+def _powers(name: str, bounds: Range, least: float) -> Strategy[float]:
+    """Draw a number, or one between two, of which the lower end (or 1, if it lies between) is the simplest."""
+    ends = bounds if isinstance(bounds, (tuple, list)) else (bounds, bounds)
+    try:
+        low, high = (number(name, end, least=least) for end in ends)
+    except ValueError:
+        low, high = 1.0, 0.0
+    if low > high:
+        raise ValueError(f"{name}: expected a finite number >= {least:g}, or (low, high) of these, got {bounds!r}")
     if low == high:
-        return st.just(float(low))
+        return st.just(low)
     simplest = min(max(1.0, low), high)
     steps = 12  # of log(high/low), each way
 

@@ -121,14 +121,14 @@ class AttentionLayer:
                 raise LayoutError(f"{name}: expected a divisor of the width {width} of {where}, got {count}")
         if heads % key_heads:
             raise LayoutError(f"key_value_heads: expected a divisor of the number of heads {heads}, got {key_heads}")
+        whole = _stacked(query, heads, key_heads), _stacked(key, key_heads)
+        if whole[0].shape[-1] != whole[1].shape[-1]:
+            raise LayoutError(
+                f"key_value_heads: {self.prefix.rstrip('.')} has queries of {heads} heads of the width "
+                f"{whole[0].shape[-1]}, and keys of {key_heads} heads of the width {whole[1].shape[-1]}"
+            )
         factors = {"value_out": (_stacked(value, key_heads), _stacked(out, heads, key_heads))}
         if self.paired:
-            whole = _stacked(query, heads, key_heads), _stacked(key, key_heads)
-            if whole[0].shape[-1] != whole[1].shape[-1]:
-                raise LayoutError(
-                    f"key_value_heads: {self.prefix.rstrip('.')} has queries of {heads} heads of the width "
-                    f"{whole[0].shape[-1]}, and keys of {key_heads} heads of the width {whole[1].shape[-1]}"
-                )
             order, cut = self._columns(whole[1].shape[-1])
             for name, part in (("query_key", order[:cut]), ("query_key_rest", order[cut:])):
                 if part:

@@ -13,6 +13,7 @@ from refgeo.geometry.pair_metrics import InterpolatedMetric
 from refgeo.geometry.product import ProductMetric
 from refgeo.geometry.rotary import RotaryMetric
 from refgeo.geometry.tangent_space import Metric, as_metric
+from refgeo.support.arguments import listed
 
 
 def block_metric(
@@ -89,9 +90,9 @@ def moving(blocks: Iterable[str], frozen: Iterable[str] = ()) -> list[str]:
     >>> moving(["embeddings.word", "layer.0", "layer.1"], "embed*")
     ['layer.0', 'layer.1']
     """
-    if not isinstance(frozen, Iterable):
+    names, patterns = list(blocks), listed(frozen) if isinstance(frozen, Iterable) else [None]
+    if not all(isinstance(pattern, str) for pattern in patterns):
         raise TypeError(f"frozen: expected names or patterns of blocks, got {frozen!r}; leave it out to freeze none")
-    names, patterns = list(blocks), [frozen] if isinstance(frozen, str) else list(frozen)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise ValueError(f"frozen: {pattern!r} fits none of the blocks {', '.join(names[:4])}, ...")

@@ -160,6 +160,8 @@ class Configuration:
     def _refuse_depth(self, part: Mapping[str, Any], layers: Sequence[AttentionLayer], tensors: Tensors) -> None:
         """Raise an error if layers are missing; those of another kind, as in a hybrid, have tensors, too."""
         depth = _first(part, _DEPTHS)
+        if any(isinstance(x, list) and ("layer" in name or "block" in name) for name, x in part.items()):
+            return  # a list says of which kind the layers are, and some may have no tensors
         numbered = [match for layer in layers if (match := re.match(r"(.*?)(\d+)(\D*)$", layer.prefix))]
         numbers = [int(match[2]) for match in numbered]
         stems = {match[1] for match in numbered}

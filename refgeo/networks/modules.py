@@ -106,9 +106,8 @@ def torch_value_and_grad(
 
     def value_and_grad(blocks: Mapping[str, Any], *batch: Any) -> tuple[float, Mapping[str, Any]]:
         with torch.inference_mode(False), torch.enable_grad():
-            is_first = not hasattr(own, "module")
-            if is_first:
-                own.module, own.asked = _evaluated(module, precision, device), set()
+            if not hasattr(own, "module"):
+                own.module, own.asked, own.is_verified = _evaluated(module, precision, device), set(), False
             this = tuple(map(id, batch))
             is_new = this not in own.asked  # of every batch once: a loss may do something else with another
             own.asked.add(this)
@@ -123,8 +122,9 @@ def torch_value_and_grad(
             with one_at_a_time if is_new else nullcontext():
                 value, grads = _with_parameters(own.module, tensors, parameters, evaluate)
             torch.clear_autocast_cache()  # of weights that are exchanged again
-            if is_first:
+            if not own.is_verified:
                 verify(blocks, batch)
+                own.is_verified = True
         return value, network.blocks_of({n: g.cpu().numpy() for n, g in zip(tensors, grads, strict=True)})
 
     return value_and_grad
@@ -151,27 +151,28 @@ def _with_parameters(module: Any, tensors: Mapping[str, Any], names: Set[str], e
 
 
 def _gradients(value: Any, tensors: list[Any], module: Any) -> Sequence[Any]:
-    """Differentiate a loss; the module's own gradients stay as they are.
+    """Differentiate a loss; gradients of the module and of inputs stay as they are.
 
-    Reentrant checkpointing runs a backward pass of its own, which gives gradients to tensors alone.
+    Reentrant checkpointing runs a backward pass of its own, which adds to the gradients of all leaves.
     """
     import torch
 
     nodes, seen = [value.grad_fn], set()
     while nodes:
         node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        if node.name() != "CheckpointFunctionBackward":
+        if node is not None and node not in seen:
             seen.add(node)
             nodes += [following for following, _ in node.next_functions]
-            continue
-        own = [(p, p.grad) for p in module.parameters()]
-        value.backward()
-        for p, gradient in own:
-            p.grad = gradient
-        return [torch.zeros_like(t) if t.grad is None else t.grad for t in tensors]
-    return torch.autograd.grad(value, tensors, materialize_grads=True)
+    if all(node.name() != "CheckpointFunctionBackward" for node in seen):
+        return torch.autograd.grad(value, tensors, materialize_grads=True)
+    inputs = {node.variable for node in seen if hasattr(node, "variable")}
+    own = [(leaf, leaf.grad) for leaf in {*module.parameters(), *inputs}.difference(tensors)]
+    for leaf, _ in own:
+        leaf.grad = None
+    value.backward()
+    for leaf, gradient in own:
+        leaf.grad = gradient
+    return [torch.zeros_like(t) if t.grad is None else t.grad for t in tensors]
 
 
 def _evaluated(module: Any, precision: Any, device: str) -> Any:
@@ -312,7 +313,7 @@ def _precision(dtype: npt.DTypeLike) -> Any:
     import torch
 
     try:
-        name = np.dtype(dtype).name
+        name = np.dtype(dtype).newbyteorder("=").name
     except TypeError:
         name = str(dtype)
     if name not in _PRECISIONS:

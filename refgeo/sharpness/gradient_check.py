@@ -204,6 +204,7 @@ def _check_blocks(
         raise ValueError(f"value_and_grad: expected gradients among {', '.join(params)}, got {', '.join(grads)}")
     of_arrays = arrays.value_and_grad(value_and_grad)
     repeated, gradients = of_arrays(arrays.given)
+    gradients = {name: gradient.copy() for name, gradient in gradients.items()}  # the function may use a buffer again
     refuse_chance(loss, repeated)
     noise = measure_noise(value_and_grad, arrays, loss)
     errors: dict[str, float] = {}
@@ -223,7 +224,8 @@ def _check_blocks(
             steps = _FIRST_STEP * length, _MAX_STEP * length
             comparisons.append(compare_slope(change, slope, unit, noise, *steps, tolerance))
         label = arrays.label(name)
-        worst = max(comparisons, key=lambda comparison: (comparison.is_wrong, comparison.error))
+        wrong = [comparison for comparison in comparisons if comparison.is_wrong]
+        worst = wrong[0] if wrong else max(comparisons, key=lambda comparison: comparison.error)
         is_undecided = any(comparison.is_undecided for comparison in comparisons) or worst.unit == 0.0
         errors[label] = math.nan if is_undecided and not worst.is_wrong else worst.error
         complaints += [f"{label}: {worst.message}"] * worst.is_wrong

@@ -57,6 +57,12 @@ def value_and_grad(loss: Callable[..., Any], *, dtype: npt.DTypeLike = np.float6
             )
         return float(value) if isinstance(value, int) else value
 
+    try:
+        is_real = np.dtype(dtype).kind == "f"
+    except TypeError:
+        is_real = False
+    if not is_real:
+        raise ValueError(f"dtype: expected a real floating-point type of NumPy, such as np.float32, got {dtype!r}")
     differentiate = autograd.value_and_grad(of_tree)
 
     def bare(of: Any, _: Any) -> Any:

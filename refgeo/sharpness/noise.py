@@ -60,8 +60,9 @@ def values_along(function: Callable[[float], Any], step: float) -> list[Any]:
 def least_noise(along: Callable[[int], Callable[[float], Any]]) -> float:
     """Estimate the noise of a function of many variables, along one line or two.
 
-    A second line is tried if the first shows more noise than float32 has. The smaller estimate is returned, because a
-    jump that one line crosses is not noise.
+    A second line is tried if the first shows more noise than float32 has, or if all values are equal, which shows
+    nothing. The smaller estimate is returned, because a jump that one line crosses is not noise. If the loss is 0
+    everywhere, the noise is unknown, and infinite.
 
     Parameters
     ----------
@@ -70,12 +71,32 @@ def least_noise(along: Callable[[int], Callable[[float], Any]]) -> float:
 
     Examples
     --------
-    >>> least_noise(lambda i: lambda t: (t > 0.0 and i == 0) + math.pi) < 1e-14
+    >>> least_noise(lambda i: lambda t: (t > 0.0 and i == 0) + math.pi + t) < 1e-14
+    True
+    >>> 1e-8 < least_noise(lambda i: lambda t: float(np.float32(1.0 + 1e-6 * np.sin(30.0 * t)))) < 1e-6
     True
     """
-    values = values_along(along(0), FINE_STEP)
+    estimates: list[float | None] = []
+    for i in range(2):
+        loss, noise = _noise_on_line(along(i))
+        estimates.append(noise)
+        if noise is not None and noise <= _MAX_FLOAT32_NOISE * abs(loss):
+            break
+    least = min((noise for noise in estimates if noise is not None), default=0.5 * last_digit([loss]))
+    return least or math.inf
+
+
+def _noise_on_line(function: Callable[[float], Any]) -> tuple[float, float | None]:
+    """Return a value on a line and the noise there, estimated at longer steps, too, if most values are equal.
+
+    None if all values are equal.
+    """
+    values = values_along(function, FINE_STEP)
     noise = noise_of(values)
-    return noise if noise <= _MAX_FLOAT32_NOISE * abs(values[0]) else min(noise, noise_along(along(1), FINE_STEP))
+    if 2 * len(set(values)) <= len(values):  # plateaus, whose height only longer steps show
+        coarse = values_along(function, COARSE_STEP)
+        return values[0], max(noise, noise_of(coarse)) if len(set(coarse)) > 1 else None
+    return values[0], noise
 
 
 def noise_of(values: Sequence[Any]) -> float:

@@ -158,14 +158,19 @@ class ParameterSpace:
         """The coordinates of each block."""
         return list(self.tangent.slices.values()) if isinstance(self.tangent, ProductTangentSpace) else [slice(None)]
 
+    @property
+    def block_lengths(self) -> list[float]:
+        """The length of each block, per coordinate."""
+        sizes = (float(np.linalg.norm(space.norm(space.point))) or 1.0 for space in self.spaces.values())
+        return [x / math.sqrt(max(len(range(self.length)[s]), 1)) for x, s in zip(sizes, self.slices, strict=True)]
+
     def equalise(self, gradient: Array) -> tuple[float, ...]:
         """Find a length of displacements for each block such that, along random signs, all blocks have equal slopes.
 
         All slopes together are as large as along the gradient. Relative to its own size, no block is displaced by less
         than `_MIN_DISPLACEMENT` times as much as another one.
         """
-        sizes = (float(np.linalg.norm(space.norm(space.point))) or 1.0 for space in self.spaces.values())
-        lengths = [x / math.sqrt(max(len(gradient[s]), 1)) for x, s in zip(sizes, self.slices, strict=True)]
+        lengths = self.block_lengths
         slopes = [length * norm(gradient[s]) for length, s in zip(lengths, self.slices, strict=True)]
         least = min((slope for slope in slopes if slope > 0.0), default=0.0)
         shares = [max(least / slope, _MIN_DISPLACEMENT) if slope else 1.0 for slope in slopes]

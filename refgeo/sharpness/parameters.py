@@ -172,7 +172,7 @@ def _checked_array(what: str, value: Any, shape: tuple[int, ...]) -> Array:
         raise ValueError(f"{what}: expected real numbers of shape {shape}, got {array.dtype} of shape {array.shape}")
     if not is_finite(array):
         raise NotFiniteError(f"{what} is not finite")
-    return array.astype(np.float64, copy=False)
+    return array.astype(np.float64, copy=False).view()  # a `Pair` makes it read-only, and the caller's stays writable
 
 
 def is_finite(array: Array) -> bool:

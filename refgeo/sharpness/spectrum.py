@@ -60,7 +60,7 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
         measured: as long for float32 as it has to be.
     verify : bool
         Whether the loss is evaluated at θ and where random elements of the groups that the metric divides out carry θ:
-        an error says which symmetry it does not have, or that this is undecided. The first product of a
+        an error says which symmetry it does not have, or that this is undecided. Before the first product, a
         Hessian-vector product is compared with differences of the gradient, which takes 11 gradients or more.
 
     Attributes
@@ -184,43 +184,50 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
         x = self.horizontal(np.ravel(x))
         if self._product is None:
             return self._difference(x, self.step)
-        space = self._space
-        v = space.tangent_vector(x)
-        w, tangent = space.gradients(self._product(space.parameters.given, v)), space.tangent
-        with one_thread(len(x)):
-            product = tangent.riemannian_hessian(self._egrad, w, tangent.from_coordinates(space.coordinates(x)))
-            product = tangent.to_coordinates(product).reshape(-1)
         if self._verifies:
             self._verifies = False
-            self._verify_product(x, product)
-        return np.asarray(product)
+            self._verify_product()
+        return self._exact_product(x)
 
-    def _verify_product(self, x: Array, product: Array) -> None:
+    def _exact_product(self, x: Array) -> Array:
+        """Return the product that the Hessian-vector product gives."""
+        space = self._space
+        v = space.tangent_vector(x)
+        w, tangent = space.gradients(self._product(space.parameters.given, v)), space.tangent  # type: ignore[misc]
+        with one_thread(len(x)):
+            product = tangent.riemannian_hessian(self._egrad, w, tangent.from_coordinates(space.coordinates(x)))
+            return np.asarray(tangent.to_coordinates(product).reshape(-1))
+
+    def _verify_product(self) -> None:
         """Compare a product with differences of the gradient, and raise an error if it is wrong.
 
-        The part of the product along itself and random signs is compared, so that an error of a part is visible.
+        The vector has random signs, in every block as many times as long as the block itself. Of the product, every
+        block contributes equally, by its part along itself and along random signs, so that a wrong part is visible.
         """
-        length, size = float(np.linalg.norm(x)), float(np.linalg.norm(product))
-        if length == 0.0 or size == 0.0:
-            return
-        x, product = x / length, product / length
-        signs = np.random.default_rng(0).choice((-1.0, 1.0), len(x))
-        y = product * (length / size) + math.copysign(1.0, float(signs @ product)) * signs
+        space, rng = self._space, np.random.default_rng(0)
+        x = space.random_signs(space.block_lengths, 0)
+        x = x * (1.0 / (float(np.linalg.norm(x)) or 1.0))
+        product, signs = self._exact_product(x), rng.choice((-1.0, 1.0), len(x))
+        y, blocks = np.zeros_like(x), [s for s in space.slices if product[s].any()]
+        for s in blocks:
+            length = float(np.linalg.norm(product[s]))
+            turn = math.copysign(1.0, float(signs[s] @ product[s])) / math.sqrt(signs[s].size)
+            y[s] = (product[s] / length + turn * signs[s]) / length
         with self._calls:
 
             def slope(s: float) -> float:
                 value, gradient = self._objective(s * x)
                 return float((gradient - self.gradient) @ y) if np.isfinite(value) else math.nan
 
-            scale = self._space.size or 1.0
+            scale = space.size or 1.0
             noise = noise_along(lambda t: slope(t * scale), FINE_STEP)
             steps = 1e-2 * scale, _LONGEST * scale
-            comparison = compare_slope(slope, float(product @ y), 2.0**0.5 * size / length, noise, *steps)
+            comparison = compare_slope(slope, float(product @ y), math.sqrt(2.0 * len(blocks)), noise, *steps)
         if comparison.is_wrong:
             raise ValueError(
-                "hessian_vector_product: the first product is not what differences of the gradient give: they differ "
-                f"by {comparison.error:.2g} of its length. Is it the product with the Euclidean Hessian? "
-                "verify=False turns this check off"
+                "hessian_vector_product: it is not what differences of the gradient give: a product with random signs "
+                f"differs by {comparison.error:.2g}, relative to its blocks. Is it the product with the Euclidean "
+                "Hessian? verify=False turns this check off"
             )
 
     def _adjoint(self) -> RiemannianHessian:

@@ -87,17 +87,6 @@ def test_vectors_scale_with_the_point_and_covectors_against_it():
     assert 1e-8 < abs(e.G.item()) < 1e-4
 
 
-def test_a_condition_number_below_one_is_none():
-    with pytest.raises(ValueError, match="condition: expected numbers >= 1"):
-        find(strategies.pairs(condition=0.5), lambda point: True)
-
-
-@pytest.mark.parametrize("bad", [(2.0, 1.0), (0.0, 1.0), -1.0])
-def test_a_range_that_is_none_is_named(bad):
-    with pytest.raises(ValueError, match="expected 0 < low <= high"):
-        find(strategies.pairs(scale=bad), lambda point: True)
-
-
 @given(st.data())
 @settings(max_examples=5, database=None, derandomize=True)
 def test_shapes_of_real_heads_are_drawn_with_the_settings_of_hypothesis(data):
@@ -114,13 +103,19 @@ def test_shapes_of_real_heads_are_drawn_with_the_settings_of_hypothesis(data):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: rg.strategies.pairs(condition=np.inf), "condition: expected numbers >= 1 that are finite"),
+        *((lambda x=x: rg.strategies.pairs(condition=x), "condition: expected a finite number >= 1, or .low, high.")
+          for x in (0.5, np.inf, None, "a", (2.0,), (1.0, 2.0, 3.0))),
+        *((lambda x=x: rg.strategies.pairs(scale=x), "scale: expected a finite number")
+          for x in ((2.0, 1.0), (0.0, 1.0), -1.0, None, (1.0, np.inf))),
+        *((lambda x=x: rg.strategies.pairs(x), "shape: expected .batch, n, m, h.")
+          for x in (((), 2.5, 2, 2), ((-1,), 2, 2, 2), ("ab", 2, 2, 2))),
+        *((lambda x=x: rg.strategies.group_elements(x), "h: expected an integer >= 1") for x in (0, 1.5, None)),
         (lambda: rg.strategies.pairs(((), 1, 2, 2)), "shape: expected n, m >= h >= 1"),
         (lambda: rg.strategies.pairs((3, 2)), "shape: expected .batch, n, m, h."),
         (lambda: rg.strategies.shapes(max_h=0), "max_h: expected an integer >= 1, got 0"),
-        (lambda: rg.strategies.covectors(np.eye(2)), "point: expected a Pair"),
+        (lambda: rg.strategies.covectors(np.eye(2)), "point: expected a Pair")
     ],
-)
+)  # fmt: skip
 def test_arguments_that_do_not_fit_are_named(make, message):
     with pytest.raises((ValueError, TypeError), match=message):
         find(make(), lambda x: True)

@@ -328,10 +328,14 @@ def test_activations_that_are_computed_again_have_the_right_gradients(how):
     inputs = x.requires_grad_() if how == "reentrant" else x
     kept, again = Recomputing("kept"), Recomputing(how)
     again.load_state_dict(kept.state_dict())
+    for p in (norm := again.layers[0].norm1).parameters():
+        p.grad = torch.ones_like(p)
     (value, gradient), (same_value, same) = (evaluate_moved(m, squares(inputs, y)) for m in (kept, again))
     assert same_value == pytest.approx(value, rel=1e-12)
     assert np.allclose(same, gradient, rtol=1e-10, atol=1e-12)
-    assert all(p.grad is None for p in again.parameters())
+    assert all(torch.equal(p.grad, torch.ones_like(p)) for p in norm.parameters())
+    assert x.grad is None
+    assert sum(p.grad is not None for p in again.parameters()) == 2
 
 
 class Merging(nn.Linear):

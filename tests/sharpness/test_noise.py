@@ -67,3 +67,17 @@ def test_each_point_of_a_line_is_evaluated_once():
     points = []
     assert least_noise(lambda i: lambda t: points.append(t) or 1.0 + t) < 1e-15
     assert len(points) == len(set(points)) == 7
+
+
+def test_a_loss_that_is_nearly_zero_has_the_noise_of_its_plateaus():
+    """A well-fitted classifier in float32: its loss is a difference of numbers of the order of 10."""
+    logits = np.array([16.0, 0.0, 1.0])
+
+    def along(i):
+        return lambda t: float(
+            np.log(np.sum(np.exp((logits * (1.0 + t)).astype(np.float32)))) - np.float32(16.0 * (1.0 + t))
+        )
+
+    assert least_noise(along) > 1e-8
+    assert least_noise(lambda i: lambda t: 0.0) == np.inf
+    assert least_noise(lambda i: lambda t: 0.5 + (i == 1) * 1e-6 * np.sign(t)) > 1e-8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from functools import lru_cache
 
@@ -414,7 +415,24 @@ def test_a_wrong_hessian_vector_product_is_refused(kind):
     if kind in ("right", "relu", "float32"):
         assert np.allclose(hessian @ np.ones(8), product(w, np.ones(8)))
     else:
-        with pytest.raises(ValueError, match="hessian_vector_product: the first product"):
+        with pytest.raises(ValueError, match="hessian_vector_product: it is not what differences of the gradient give"):
             hessian @ np.ones(8)
         unverified = rg.spectrum.RiemannianHessian(value_and_grad, w, rg.EuclideanMetric(), product, verify=False)
         assert np.isfinite(unverified @ np.ones(8)).all()
+
+
+def test_a_wrong_block_of_a_hessian_vector_product_is_seen_before_the_first_product():
+    """Eigenvalues of a small matrix begin with basis vectors, of which the first ones do not move the second block."""
+    D = np.array([100.0, 200.0, 300.0, 400.0])
+    params = {"a": np.random.default_rng(0).standard_normal(60), "b": np.ones(4)}
+
+    def loss(p):
+        return 0.5 * float(p["a"] @ p["a"] + p["b"] @ (D * p["b"])), {"a": p["a"], "b": D * p["b"]}
+
+    metric = rg.ProductMetric({"a": rg.EuclideanMetric(), "b": rg.EuclideanMetric()})
+    for factor in (1.0, 1.03):
+        hessian = spectrum.RiemannianHessian(
+            loss, params, metric, lambda p, v, c=factor: {"a": v["a"], "b": c * D * v["b"]}
+        )
+        with pytest.raises(ValueError, match="relative to its blocks") if factor > 1.0 else contextlib.nullcontext():
+            assert spectrum.eigenvalues(hessian).values[0] == pytest.approx(400.0)
