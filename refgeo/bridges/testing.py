@@ -43,7 +43,7 @@ from refgeo.conformance.plan import option_values
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.report import Report
 from refgeo.conformance.run import check
-from refgeo.conformance.scene import Scene, given
+from refgeo.conformance.scene import Scene, from_arrays
 from refgeo.conformance.steps import UPDATE_RULES
 from refgeo.conformance.trajectories import combinations, label_of
 from refgeo.conformance.verdict import Verdict
@@ -345,7 +345,7 @@ def _as_scene(
         name if name in ("G", "H", "t") else f"{renamed[name[:-2]]}{name[-2:]}": detached(array)
         for name, array in named.items()
     }
-    scene = given("given", arrays, metric, dtype, relaxation=relaxation)
+    scene = from_arrays("given", arrays, metric, dtype, relaxation=relaxation)
     value = VALUES[function if order is None else f"{function}_{order}"]
     if not scene.can_be_enclosed(value):
         raise ValueError(

@@ -47,7 +47,7 @@ def unbatched(function: Callable[..., Any], stack: Callable[[list[Any]], Any] = 
     (3, 4, 1)
     """
 
-    def batched(metric: str, G: Any, *rest: Any) -> Any:
+    def call_blocks(metric: str, G: Any, *rest: Any) -> Any:
         leading = tuple(G.shape[:-2])
         if not leading:
             return function(metric, G, *rest)
@@ -68,7 +68,7 @@ def unbatched(function: Callable[..., Any], stack: Callable[[list[Any]], Any] = 
             return tuple(join(list(parts)) for parts in zip(*results, strict=True))
         return join(results)
 
-    return batched
+    return call_blocks
 
 
 def torch_optimizer(make: Callable[[Any, float], Any], metric: str = "mix") -> Callable[..., Any]:

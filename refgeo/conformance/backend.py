@@ -162,7 +162,7 @@ class Backend:
             event = Event.EXHAUSTED if isinstance(lost, CallTimeout) else Event.FAILED
             return Answer(failure=NoResult(event, f"{call.function}: {lost}"))
 
-    def reached(self) -> CoverageData:
+    def coverage(self) -> CoverageData:
         """Return which lines of the backend's own files decisive calls have not reached."""
         try:
             data: CoverageData = self._server.request(Call(action="coverage"), self.timeout).parts
@@ -170,7 +170,7 @@ class Backend:
         except (ProcessLost, BackendError):
             return {}
 
-    def restarted(self) -> Backend:
+    def restart(self) -> Backend:
         """Return the same backend in a new process, which remembers nothing; itself if it has no process of its own."""
         return Backend(self.spec, self.name, self.timeout, self.described) if self.has_own_process else self
 
@@ -180,7 +180,7 @@ class Backend:
 
         Without a process of its own, it is the backend itself.
         """
-        restarted = self.restarted()
+        restarted = self.restart()
         try:
             yield restarted
         finally:

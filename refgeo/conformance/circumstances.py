@@ -19,7 +19,7 @@ from refgeo.conformance.call import Call
 from refgeo.conformance.features import NARROW, Features, all_levels, distribute
 from refgeo.conformance.memory import LAYOUTS
 from refgeo.conformance.operations import VALUES, Value
-from refgeo.conformance.scene import TURNS, Scene
+from refgeo.conformance.scene import N_SIZES, Scene
 from refgeo.support.arguments import ENDS, Array
 
 CallFactory = Callable[[Scene, Value], Call | None]
@@ -196,7 +196,7 @@ class Circumstance:
         """Create the function that changes the plain call of a value at a point; None if there is no such call."""
         if self.kind not in ("preceding", "concurrent"):
             return lambda call: replace(call, layout=self.name, in_thread=self.kind == "thread")
-        second_call = scene.kept((self, value.name), lambda: PRECEDING_CALLS[self.name][1](scene, value))
+        second_call = scene.cached((self, value.name), lambda: PRECEDING_CALLS[self.name][1](scene, value))
         changes: dict[str, Any] = {self.kind: (second_call,)}
         return None if second_call is None else lambda call: replace(call, **changes)
 
@@ -210,7 +210,7 @@ class Circumstance:
             yield scene
             return
         k = 1 + CIRCUMSTANCES.index(self)
-        yield from (scene.turned(signs, size) for signs, size in ((k, k), (k + TURNS, k), (k, k + 1)))
+        yield from (scene.sign_flipped(signs, size) for signs, size in ((k, k), (k + N_SIZES, k), (k, k + 1)))
 
     def is_testable(self, features: Features) -> bool:
         """Whether a point with these features can show a failure in this circumstance, at a moderate cost."""

@@ -35,7 +35,14 @@ from refgeo.conformance.laws import can_be_judged, evaluate
 from refgeo.conformance.operations import VALUES, Parts, Value
 from refgeo.conformance.places import RegionSearch, describe_blocks
 from refgeo.conformance.points import LazyPoint, points_named
-from refgeo.conformance.reading import Formula, definition_terms, read_at, read_one, right_formula, right_functions
+from refgeo.conformance.reading import (
+    Formula,
+    definition_terms,
+    formula_of_paper,
+    read_at,
+    read_one,
+    reference_functions,
+)
 from refgeo.conformance.scene import Scene
 from refgeo.conformance.verdict import NO_DIAGNOSIS, Diagnosis, EvidenceSummary, Verdict
 from refgeo.geometry.pair import Pair
@@ -51,7 +58,7 @@ _MAX_ENTRIES, _MAX_CONDITION = 20_000, 40.0
 """Bounds for points at which hypotheses are tested: called often, and with formulas in double precision."""
 _REPETITIONS = 3
 """Number of times that a call is repeated to find out whether its result depends on earlier calls."""
-_FRESH_DRAW = 80
+_NEW_DRAW = 80
 """`Features.draw` of fresh points; no generated point has it."""
 _SINGLE_ROUNDOFF, _SINGLE_TOLERANCE = 2.0**29, 1e-3
 """Unit roundoff of float32 relative to float64; and the largest error that is attributed to it."""
@@ -149,7 +156,7 @@ def diagnose(failed: FailedCheck) -> Diagnosis:
         diagnosis = _diagnose(failed)
         if failed.check.kind == "law" or not failed.plain_errors or diagnosis.expected or diagnosis.excuse:
             return diagnosis
-        formula = right_formula(failed.value.name, failed.metric, failed.failing[0].relaxation)
+        formula = formula_of_paper(failed.value.name, failed.metric, failed.failing[0].relaxation)
         return diagnosis if formula is None else replace(diagnosis, expected=tuple(formula.lines()))
     return NO_DIAGNOSIS
 
@@ -158,7 +165,7 @@ def diagnose_result(scene: Scene, value: Value, backend: Backend) -> Diagnosis:
     """Explain a wrong result at a single point."""
     with np.errstate(all="ignore"), suppress(*INCONCLUSIVE):
         samples = [_sample(value, backend, scene)]
-        simple = next((h for h in _simple_hypotheses(value, samples) if _is_consistent(h, samples)), None)
+        simple = next((h for h in _modify_right_result(value, samples) if _is_consistent(h, samples)), None)
         if simple is not None:
             return Diagnosis(simple.text)
         return _compare_formulas(read_at(value, [scene], [samples[0].result]), value, scene)
@@ -209,7 +216,7 @@ def _diagnose_samples(failed: FailedCheck, samples: list[Sample]) -> Diagnosis:
     fault = min(_difference(sample.result, sample.right) for sample in samples)
     others = _samples(value, backend, _informative([scene for scene in failed.passing if scene.has_generic_vectors]))
     others = [sample for sample in others if sample.rounding <= _MAX_ROUNDING * fault]
-    simple = next((h for h in _simple_hypotheses(value, samples) if _is_consistent(h, samples)), None)
+    simple = next((h for h in _modify_right_result(value, samples) if _is_consistent(h, samples)), None)
     if simple is not None and _is_consistent(simple, others):
         return Diagnosis(simple.text)
     generic = failed.place.fails_at_generic_points()
@@ -229,7 +236,7 @@ def _diagnose_region(failed: FailedCheck, samples: list[Sample], simple: Hypothe
     """Explain what is wrong in a region: at the failing points, and at fresh ones in it that vary everything else."""
     features = [sample.scene.features for sample in samples if sample.scene.features is not None]
     nearby = failed.place.confirmed or failed.place.failing_near(features)
-    fresh = _informative([failed.failing[0].fresh(f) for f in nearby], count=2 * _MAX_POINTS)
+    fresh = _informative([failed.failing[0].with_features(f) for f in nearby], count=2 * _MAX_POINTS)
     more = _samples(failed.value, failed.backend, fresh)
     if simple is not None:
         return Diagnosis(simple.text) if _is_consistent(simple, more) else NO_DIAGNOSIS
@@ -311,7 +318,7 @@ def _informative(scenes: Sequence[Scene], count: int = _MAX_POINTS) -> list[Scen
     return [*distinct.values()][::-1][:count]
 
 
-def _right(scene: Scene, value: Value) -> Parts:
+def _reference_result(scene: Scene, value: Value) -> Parts:
     right = scene.reference(value)
     if right is None:
         raise ValueError("no reference")
@@ -319,7 +326,7 @@ def _right(scene: Scene, value: Value) -> Parts:
 
 
 def _sample(value: Value, backend: Backend, scene: Scene) -> Sample:
-    right = _right(scene, value)
+    right = _reference_result(scene, value)
     rounding = float(np.max(4 * MAX_RATIO * error_units(scene, value).gram))
     return Sample(scene, value, tuple(backend.call(scene.call(value)).result()), right, rounding)
 
@@ -387,13 +394,14 @@ def _diagnose_state(failed: FailedCheck, samples: Sequence[Sample]) -> str:
 # Simple modifications of the right result ----------------------------------------------------------------------------
 
 
-def _simple_hypotheses(value: Value, samples: Sequence[Sample]) -> Iterator[Hypothesis]:
+def _modify_right_result(value: Value, samples: Sequence[Sample]) -> Iterator[Hypothesis]:
     """The right result of the other metric, with its parts swapped, transposed, or multiplied by a fitted factor."""
     count = len(samples[0].right)
     if samples[0].scene.metric in ENDS:
-        other = samples[0].scene.other_metric
+        second_metric = samples[0].scene.other_metric
         yield Hypothesis(
-            f"your result is that of the metric {other}", lambda sample: _right(sample.scene.in_metric(other), value)
+            f"your result is that of the metric {second_metric}",
+            lambda sample: _reference_result(sample.scene.in_metric(second_metric), value),
         )
     if count == 2:
         yield Hypothesis("the G and H parts of your result are swapped", lambda sample: sample.right[::-1])
@@ -452,7 +460,7 @@ def _are_single_precision(samples: Sequence[Sample]) -> bool:
 def _without_relaxation(sample: Sample) -> Parts:
     """The right result for ε = 0."""
     space = pair_metric(sample.scene.metric).at(sample.scene.point)
-    return _right(replace(sample.scene, space=space), sample.value)
+    return _reference_result(replace(sample.scene, space=space), sample.value)
 
 
 # Inherited faults ----------------------------------------------------------------------------------------------------
@@ -463,7 +471,7 @@ def _is_inherited(failed: FailedCheck, faulty: Sequence[str]) -> bool:
     with the backend's own versions of the faulty functions, and right versions of all others.
     """
     value, failing = failed.value, failed.failing
-    fresh = [x.fresh(replace(x.features, draw=_FRESH_DRAW)) for x in failing[:_MAX_POINTS] if x.features is not None]
+    fresh = [x.with_features(replace(x.features, draw=_NEW_DRAW)) for x in failing[:_MAX_POINTS] if x.features]
     if value.order is None and failing[0].metric not in PAIR_METRICS:
         return False
     for raises_all in (True, False):  # a Hessian may raise indices by its own gradient or not
@@ -485,7 +493,7 @@ def _compose(value: Value, backend: Backend, scene: Scene, faulty: Sequence[str]
         pairs = [round_to_dtype(v, scene.dtype) for v in vectors]
         return Pair.unchecked(*backend.call(scene.call(VALUES[name], pairs)).result())
 
-    right, operation, point = right_functions(scene.space), value.operation, scene.point
+    right, operation, point = reference_functions(scene.space), value.operation, scene.point
     vectors = dict(zip(operation.vectors, scene.inputs(operation), strict=True))
     terms = definition_terms(operation, scene.metric, point, vectors, own, own if raises_all else right)
     if value.order == 2:
@@ -519,7 +527,7 @@ def _is_refuted(value: Value, failing: list[Sample], passing: list[Sample]) -> b
 
 def _compare_formulas(formula: Formula | None, value: Value, scene: Scene) -> Diagnosis:
     """Set a formula beside the right one; `NO_DIAGNOSIS` if they are equal."""
-    right = right_formula(value.name, scene.metric, scene.relaxation)
+    right = formula_of_paper(value.name, scene.metric, scene.relaxation)
     if formula is None or formula == right:
         return NO_DIAGNOSIS
     note, yours = f"read {formula.note}" if formula.note else "", tuple(formula.lines())
@@ -532,14 +540,14 @@ def _compare_formulas(formula: Formula | None, value: Value, scene: Scene) -> Di
 
 def _find_region(failed: FailedCheck) -> str:
     """Find the region in which the check fails, and the part that is wrong there; "" if it fails everywhere."""
-    part = _wrong_part(failed)
+    part = _find_wrong_part(failed)
     wrong = [scene.features for scene in failed.failing if scene.features is not None]
     right = [x.features for x in failed.passing if x.features is not None and _reveals(failed, x, part)]
     words = []
     if _fails_in_single_only(failed):
         words += ["at some points"] * any(features.single for features in right) + ["in float32 only"]
     else:
-        blocks, interval = _wrong_blocks(failed), failed.place.find_interval(wrong, right)
+        blocks, interval = _find_wrong_blocks(failed), failed.place.find_interval(wrong, right)
         is_partial = not interval and any(math.prod(scene.shape) > 1 for scene in failed.passing)
         words += filter(
             None, ["at some points" * bool(blocks and is_partial), blocks, interval and f"where {interval}"]
@@ -568,7 +576,7 @@ def _reveals(failed: FailedCheck, scene: Scene, part: int | None = None) -> bool
     return bool(np.all(scene.length(parts) > 1e-6 * scene.size(value)))
 
 
-def _wrong_part(failed: FailedCheck) -> int | None:
+def _find_wrong_part(failed: FailedCheck) -> int | None:
     """Index of the only part (G, H) that is wrong at a sample of failing points; None if both are, or neither."""
     wrong = np.zeros(2, dtype=bool)
     for sample in _samples(failed.value, failed.backend, _thin(failed.failing)):
@@ -578,7 +586,7 @@ def _wrong_part(failed: FailedCheck) -> int | None:
     return None if wrong.all() or not wrong.any() else int(np.argmax(wrong))
 
 
-def _wrong_blocks(failed: FailedCheck) -> str:
+def _find_wrong_blocks(failed: FailedCheck) -> str:
     """Describe which blocks of a batch are wrong, if that is the same in all batches."""
     outcomes = []
     for scene in failed.failing:
@@ -598,9 +606,9 @@ def _diagnose_batching(failed: FailedCheck) -> str:
     if not all(scene.shape for scene in failed.failing):
         return ""
     batches = _thin(failed.failing)
-    single = [x.changed(itemgetter(block)) for x in batches for block in _thin([*np.ndindex(x.shape)])]
+    single = [x.map_factors(itemgetter(block)) for x in batches for block in _thin([*np.ndindex(x.shape)])]
     sizes = [(*scene.point.sizes, math.prod(scene.shape)) for scene in batches]
-    single += [x.fresh(Features((), n * count, m, h)) for x, (n, m, h, count) in zip(batches, sizes, strict=True)]
+    single += [x.with_features(Features((), n * k, m, h)) for x, (n, m, h, k) in zip(batches, sizes, strict=True)]
     if not all(_passes(failed, failed.backend, scene) for scene in single):
         return ""
     somewhere = "at some points, " * any(math.prod(scene.shape) > 1 for scene in failed.passing)

@@ -181,13 +181,13 @@ class ErrorUnits:
     attainable: Array
     decisive: npt.NDArray[np.bool_]
 
-    def enlarged(self, movement: Array, size: Array | float = 1.0) -> ErrorUnits:
+    def enlarge(self, movement: Array, size: Array | float = 1.0) -> ErrorUnits:
         """The units where a right result of this size moves by so much if the inputs change by a rounding.
 
         Examples
         --------
         >>> units = ErrorUnits(np.array(1e-15), np.array(1e-15), np.array(True))
-        >>> units.enlarged(np.array(1e-9)).gram.item(), units.enlarged(np.array(0.5)).decisive.item()
+        >>> units.enlarge(np.array(1e-9)).gram.item(), units.enlarge(np.array(0.5)).decisive.item()
         (1e-09, False)
         """
         is_stable = (movement <= self.gram) | (WRONG_RATIO * movement <= size)
@@ -209,8 +209,8 @@ def error_units(scene: Scene, value: Value, factor: float | None = None, roundof
     Examples
     --------
     >>> from refgeo.conformance.features import Features
-    >>> from refgeo.conformance.scene import build
-    >>> bool(error_units(build(Features(h=2), "inv", "float64"), VALUES["christoffel"]).gram < 1e-13)
+    >>> from refgeo.conformance.scene import generate
+    >>> bool(error_units(generate(Features(h=2), "inv", "float64"), VALUES["christoffel"]).gram < 1e-13)
     True
     """
     factor = factor or (INTEGRATOR_FACTOR if value.order == "exact" else 1.0)
@@ -220,7 +220,7 @@ def error_units(scene: Scene, value: Value, factor: float | None = None, roundof
         p_cofactors = min(2.0 * p, 4.0)
         rounding = factor * scene.precision.roundoff**roundoff_power * max(scene.point.sizes[:2]) ** 0.5
         # A route that adds the vectors before it multiplies (polarisation) has errors relative to the longer one.
-        length_ratio = scene.spread if value.operation.sources == ("a", "b") else 1.0
+        length_ratio = scene.length_ratio if value.operation.sources == ("a", "b") else 1.0
         in_range = scene.is_in_range(max(2.0 + p, 2.0 * p))  # The squares in norms are products of so many factors.
         with np.errstate(over="ignore"):
             errors = {q: length_ratio * rounding * scene.condition**q for q in (p, p_cofactors, 1.5 * p)}
@@ -229,7 +229,7 @@ def error_units(scene: Scene, value: Value, factor: float | None = None, roundof
         attainable = np.where(in_range, rounding * scene.condition, np.inf)
         return ErrorUnits(gram, attainable, np.asarray(in_range & (worst <= 1.0) & (WRONG_RATIO * gram <= 1.0)))
 
-    units: ErrorUnits = scene.kept(("units", value.name, factor, roundoff_power), compute)
+    units: ErrorUnits = scene.cached(("units", value.name, factor, roundoff_power), compute)
     return units
 
 
@@ -242,15 +242,15 @@ def adapt_units(scene: Scene, value: Value, units: ErrorUnits, in_question: npt.
     Examples
     --------
     >>> from refgeo.conformance.features import Features
-    >>> from refgeo.conformance.scene import build
-    >>> scene, value = build(Features(h=2), "inv", "float64"), VALUES["christoffel"]
+    >>> from refgeo.conformance.scene import generate
+    >>> scene, value = generate(Features(h=2), "inv", "float64"), VALUES["christoffel"]
     >>> units = error_units(scene, value)
     >>> adapt_units(scene, value, units, np.array(True)) == units
     True
     """
     if not in_question.any():
         return units
-    scenes = [scene, *(scene.perturbed(scene.time(value), k) for k in range(N_PERTURBATIONS))]
+    scenes = [scene, *(scene.perturb(scene.time(value), k) for k in range(N_PERTURBATIONS))]
 
     def measure(results: Sequence[Parts | None]) -> Array:
         """Return the movement and the size of the exact result, relative to the scale."""
@@ -265,7 +265,7 @@ def adapt_units(scene: Scene, value: Value, units: ErrorUnits, in_question: npt.
         measured = np.where(in_question, measure([s.approximation(value) for s in scenes]), 0.0)
         for block in map(tuple, np.argwhere(~(measured[0] <= units.gram))):
             measured[:, *block] = measure([s.midpoints(value, block) for s in scenes])[:, *block]
-    return units.enlarged(*measured)
+    return units.enlarge(*measured)
 
 
 def result_is_expected(scene: Scene) -> npt.NDArray[np.bool_]:
@@ -274,8 +274,8 @@ def result_is_expected(scene: Scene) -> npt.NDArray[np.bool_]:
     Examples
     --------
     >>> from refgeo.conformance.features import Features
-    >>> from refgeo.conformance.scene import build
-    >>> bool(result_is_expected(build(Features(condition_G=1e6), "inv", "float64")))
+    >>> from refgeo.conformance.scene import generate
+    >>> bool(result_is_expected(generate(Features(condition_G=1e6), "inv", "float64")))
     False
     """
     return error_units(scene, _MOST_SENSITIVE).decisive
@@ -330,8 +330,8 @@ def describe_worst_entries(scene: Scene, value: Value, answer: Answer, evidence:
     Examples
     --------
     >>> from refgeo.conformance.features import Features
-    >>> from refgeo.conformance.scene import build
-    >>> scene, value = build(Features(h=2), "inv", "float64"), VALUES["inner_product"]
+    >>> from refgeo.conformance.scene import generate
+    >>> scene, value = generate(Features(h=2), "inv", "float64"), VALUES["inner_product"]
     >>> describe_worst_entries(scene, value, Answer(parts=(np.array(7.0),)), Evidence("5x4x2/k3"))[:23]
     'the result is 7 and not'
     """

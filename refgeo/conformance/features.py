@@ -373,17 +373,17 @@ def size_levels(features: Features) -> dict[str, str]:
 
 def all_levels(features: Features) -> set[Level]:
     """The size levels and the special levels of a point; special levels that `repair` has undone are not among them."""
-    return {*size_levels(features).items()} | _special_levels(features)
+    return {*size_levels(features).items()} | _find_special_levels(features)
 
 
-def _special_levels(features: Features) -> set[Level]:
+def _find_special_levels(features: Features) -> set[Level]:
     values = vars(features).items()
     return {level for level, overrides in _SPECIAL if overrides <= values}
 
 
-def unmasked_levels(features: Features) -> set[Level]:
+def visible_levels(features: Features) -> set[Level]:
     """The special levels whose effect is visible: a single one, or one beside a special t."""
-    special = _special_levels(features)
+    special = _find_special_levels(features)
     others = {level for level in special if level[0] != "t"}
     return set() if len(others) > 1 else others if features.has_zero_vectors else special
 
@@ -408,7 +408,7 @@ def affects(name: str, operation: Operation) -> bool:
 
 def is_informative(features: Features, operation: Operation) -> bool:
     """Whether a point tests an operation in a way of its own: it has no special level, or one that affects it."""
-    special = [name for kind, level in _special_levels(features) for name in SPECIAL_LEVELS[kind][level]]
+    special = [name for kind, level in _find_special_levels(features) for name in SPECIAL_LEVELS[kind][level]]
     return not special or any(affects(name, operation) for name in special)
 
 
@@ -532,8 +532,8 @@ def _group(kind: str, level: str, is_full: bool) -> str:
 
 def _goals_met(features: Features, is_full: bool) -> set[Goal]:
     """The coverage goals that a point meets."""
-    sizes, unmasked = size_levels(features), unmasked_levels(features)
-    visible = unmasked if features.has_zero_vectors or features.single else _special_levels(features)
+    sizes, unmasked = size_levels(features), visible_levels(features)
+    visible = unmasked if features.has_zero_vectors or features.single else _find_special_levels(features)
     groups = [(kind, _group(kind, sizes[kind], is_full)) for kind in ("h", "blocks")]
     return {(level, _ISOLATED) for level in unmasked} | {*itertools.product(visible, groups)}
 
@@ -554,7 +554,7 @@ def _draw_point(goal: Goal, others: Sequence[Level], is_full: bool, rng: np.rand
     levels, point = {level}, base and _apply(base, {level})
     if base is None or point is None or goal not in _goals_met(point, is_full):
         return None
-    by_kind = {kind: [other for other in others if other[0] == kind != level[0]] for kind, _ in others}
+    by_kind = {kind: [x for x in others if x[0] == kind != level[0]] for kind, _ in others}
     for candidates in (by_kind[kind] for kind in map(str, rng.permutation([*by_kind])) if by_kind[kind]):
         more = levels | {choose(candidates)}
         extended = _apply(base, more)
@@ -568,7 +568,7 @@ def _apply(sizes: Features, levels: set[Level]) -> Features | None:
     overrides = {name: value for kind, level in levels for name, value in SPECIAL_LEVELS[kind][level].items()}
     point = repair(replace(sizes, **overrides))
     limit = _MAX_LARGE_COST if any(kind == "large" for kind, _ in levels) else _MAX_COST
-    return point if point.is_feasible and point.cost <= limit and levels <= _special_levels(point) else None
+    return point if point.is_feasible and point.cost <= limit and levels <= _find_special_levels(point) else None
 
 
 def repair(features: Features) -> Features:

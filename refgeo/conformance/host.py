@@ -36,10 +36,10 @@ from refgeo.conformance.memory import LayoutView, apply_layout, copies
 from refgeo.conformance.routine import Problem, wrap_function
 from refgeo.conformance.steps import (
     RULE_ARGUMENTS,
-    TrajectoryRequest,
-    compute_trajectory,
+    TrajectorySpec,
     required_arguments,
     rule_kind,
+    run_trajectory,
 )
 from refgeo.conformance.uncovered import Coverage
 from refgeo.support import files
@@ -227,7 +227,7 @@ class OutputCapture:
             os.close(nowhere)
 
     @contextlib.contextmanager
-    def silenced(self) -> Iterator[None]:
+    def silence(self) -> Iterator[None]:
         """Return a context in which output and warnings are discarded."""
         with (
             open(os.devnull, "w", encoding="utf-8", errors="replace") as stream,
@@ -302,11 +302,11 @@ class Host:
         if call.action == "describe":
             return Answer(self.describe())
         if call.action == "coverage":
-            return Answer(self.coverage.reached() if self.coverage else {})
+            return Answer(self.coverage.data() if self.coverage else {})
         if self.coverage is not None:
             self.coverage.switch_context("decisive" if call.decisive else "other")
         breaches: Breaches = {}
-        with self.capture.silenced():
+        with self.capture.silence():
             for earlier in call.preceding:
                 self._repeat(earlier)()
             work = functools.partial(getattr(self, f"_{call.action}"), call, breaches)
@@ -336,7 +336,7 @@ class Host:
         function = getattr(self.implementation, call.function)
         with interleave_calls(list(map(self._repeat, call.concurrent)), functools.partial(_is_foreign, self._folder)):
             result = function(call.metric, *converted, *call.extra)
-        result = split_parts(result, len(call.shapes))
+        result = result_parts(result, len(call.shapes))
         arrays = [self._to_numpy(part) for part in result]
         results = [_validate(array, shape) for array, shape in zip(arrays, call.shapes, strict=True)]
         seen = [*inputs, *map(self._to_numpy, converted)]
@@ -356,7 +356,7 @@ class Host:
                     self._trajectory(call, {})
                     return
                 result = self._apply(call, self._convert_all(copies(call.arrays)))
-                for part in split_parts(result, len(call.shapes)) if call.action == "write" else ():
+                for part in result_parts(result, len(call.shapes)) if call.action == "write" else ():
                     np.asarray(detached(part))[...] = np.nan
 
         return repeat
@@ -388,8 +388,8 @@ class Host:
         function, point = getattr(self.implementation, call.function), map(self._convert, (G, H))
         result = function(call.metric, problem, *point, rho, order)
         try:
-            value, steps = split_parts(result, 2)
-            steps = split_parts(steps, 2)
+            value, steps = result_parts(result, 2)
+            steps = result_parts(steps, 2)
         except Unusable:
             raise Unusable(f"expected (value, (step_G, step_H)), got {type(result).__name__}") from None
         if any(x.tobytes() != y.tobytes() for x, y in zip(inputs, call.arrays, strict=True)):
@@ -407,10 +407,10 @@ class Host:
         def read(x: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
             return _validate(np.asarray(detached(x)) if is_torch else self._to_numpy(x), shape)
 
-        request, arrays = TrajectoryRequest(**call.extra[0]), list(call.arrays)
+        request, arrays = TrajectorySpec(**call.extra[0]), list(call.arrays)
         convert = (lambda x: x) if is_torch else self._convert
         with interleave_calls(list(map(self._repeat, call.concurrent)), functools.partial(_is_foreign, self._folder)):
-            return compute_trajectory(self.implementation, call.function, arrays, request, convert, read, breaches)
+            return run_trajectory(self.implementation, call.function, arrays, request, convert, read, breaches)
 
     def _apply(self, call: Call, converted: list[Any]) -> Any:
         """Call a function of the protocol with converted arrays."""
@@ -490,7 +490,7 @@ def _aliasing(results: Arrays, inputs: Arrays) -> Breaches:
     return {}
 
 
-def split_parts(result: Any, count: int) -> list[Any]:
+def result_parts(result: Any, count: int) -> list[Any]:
     """Split a result into its parts: a pair, or one number per block."""
     if count == 1:
         return [result]
@@ -506,8 +506,8 @@ def _validate(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[An
     """Return a result as float64, or raise `Unusable` if it has another shape or no real numbers."""
     if array.dtype.kind not in "iuf" and not array.dtype.name.startswith(("bfloat16", "float8")):
         hint = " (with null or None, for NaN?)" if array.dtype == object and any(x is None for x in array.flat) else ""
-        what = "text" if array.dtype.kind == "U" else f"dtype {array.dtype}{hint}"
-        raise Unusable(f"expected real numbers, got {what}")
+        kind = "text" if array.dtype.kind == "U" else f"dtype {array.dtype}{hint}"
+        raise Unusable(f"expected real numbers, got {kind}")
     if array.size == 0 == math.prod(shape):  # a list does not say how many columns there are of nothing
         array = array.reshape(shape)
     if array.shape != tuple(shape):

@@ -80,7 +80,7 @@ class Judge:
         A backend that keeps something from its first call on will then be wrong in all calls that count.
         """
         for case in self.points[:1] if self.plan.tests_contexts else ():
-            scene = case.make().turned(1 + len(CIRCUMSTANCES), 1)
+            scene = case.make().sign_flipped(1 + len(CIRCUMSTANCES), 1)
             for value in reversed(self.values):
                 call = change_metric(scene, value) or scene.call(value)
                 with np.errstate(all="ignore"):
@@ -155,7 +155,7 @@ class Judge:
         points = circumstance.variants(scene)
         changed = next(points)
         if not self.backend.has_own_process:
-            return [e for other in points for e in self._evaluate(other, value)]
+            return [e for point in points for e in self._evaluate(point, value)]
         if changed is scene or not any(e.is_failure for e in self._evaluate(changed, value)):
             return []
         with self.backend.isolated() as fresh:
@@ -238,7 +238,7 @@ class Judge:
             if scene.features is None or scene.entries > MAX_CONTEXT_ENTRIES:
                 continue
             for draw in range(_FRESH_DRAW + 1, _FRESH_DRAW + 1 + _DRAWS_PER_POINT):
-                fresh = self._evaluate(scene.fresh(replace(scene.features, draw=draw)), JUDGED_VALUES[check])
+                fresh = self._evaluate(scene.with_features(replace(scene.features, draw=draw)), JUDGED_VALUES[check])
                 if scene.name in refused and any(e.event is Event.RESULT for e in fresh):
                     detail = f"not provided at {scene.name}, and provided at another point with these features"
                     fresh.append(Evidence(scene.name, event=Event.FAILED, detail=detail, relative_error=np.inf))

@@ -93,7 +93,7 @@ def _check_laws(scene: Scene, call_changed: CallFunction, call_plain: CallFuncti
             with np.errstate(all="ignore"):
                 errors = law.errors(scene, call_changed, call_plain)
                 if law.sensitivity and np.any(errors > units.gram):
-                    units = units.enlarged(law.sensitivity(scene, call_plain))
+                    units = units.enlarge(law.sensitivity(scene, call_plain))
         except NoResult as failure:
             return [*evidence, *compare(scene, RETRACTION, Answer(failure=failure), **fields)]
         except (ValueError, ArithmeticError) as error:  # The referee's own mathematics cannot use the numbers.

@@ -55,7 +55,7 @@ STRIDES = {
 """Description, stride along every axis, and the number of entries of the larger array on each side."""
 
 
-def _strided(order: str, steps: str) -> Callable[[Array], LayoutView]:
+def _make_strided(order: str, steps: str) -> Callable[[Array], LayoutView]:
     """Return a function that lays out an array with this order of axes and strides, in an array whose other entries are
     NaN.
     """
@@ -77,14 +77,14 @@ def _strided(order: str, steps: str) -> Callable[[Array], LayoutView]:
     return apply
 
 
-def _read_only(x: Array) -> LayoutView:
+def _make_read_only(x: Array) -> LayoutView:
     """Copy an array, and make the copy read-only."""
     x = np.array(x)
     x.flags.writeable = False
     return _view(x)
 
 
-def _broadcast(x: Array) -> LayoutView:
+def _broadcast_blocks(x: Array) -> LayoutView:
     """Store equal blocks once, with stride 0; blocks that differ are copied."""
     first, shape = np.array(x[(0,) * (x.ndim - 2)]), x.shape
     if not np.array_equal(np.broadcast_to(first, shape), x):
@@ -96,7 +96,7 @@ def _broadcast(x: Array) -> LayoutView:
     return _view(first, view_of)
 
 
-def _packed(G: Array, H: Array) -> list[LayoutView]:
+def _pack(G: Array, H: Array) -> list[LayoutView]:
     """Store both parts in one buffer, as a weight matrix that holds several projections."""
     if G.shape == H.shape:
         both, h = np.concatenate([G, H], axis=-1), G.shape[-1]
@@ -105,7 +105,7 @@ def _packed(G: Array, H: Array) -> list[LayoutView]:
     return [_view(both, lambda base: base[..., :n, :]), _view(both, lambda base: base[..., n:, :])]
 
 
-def _aliased(G: Array, H: Array) -> list[LayoutView]:
+def _alias(G: Array, H: Array) -> list[LayoutView]:
     """Store the last rows of one part and the first rows of the other, if they are equal, in the same memory."""
     n, m = G.shape[-2], H.shape[-2]
     shared = next((k for k in range(min(n, m), 0, -1) if np.array_equal(G[..., n - k :, :], H[..., :k, :])), 0)
@@ -124,22 +124,22 @@ def _each(change: Callable[[Array], LayoutView], is_selected: Callable[[int, int
 
 
 _PLAIN = _each(lambda x: _view(np.array(x)))
-_IN_COLUMNS = _strided("columns", "")
+_IN_COLUMNS = _make_strided("columns", "")
 Layout = Callable[[Sequence[Array], int, int], list[LayoutView]]
 """A function of a pair, its index among the pairs of a call, and their number."""
 LAYOUTS: dict[str, tuple[str, Layout]] = {
     "": ("", _PLAIN),
     **{f"{order}-{steps}": (" ".join(filter(None, ("with arrays", AXIS_ORDERS[order][0], STRIDES[steps][0]))),
-                            _each(_strided(order, steps)))
+                            _each(_make_strided(order, steps)))
        for order in AXIS_ORDERS for steps in STRIDES if (order or steps) and (order in ("", "heads") or not steps)},
     "vectors": ("with vectors in Fortran order", _each(_IN_COLUMNS, lambda i, count, part: i > 0)),
     "last": ("with the last vector in Fortran order", _each(_IN_COLUMNS, lambda i, count, part: i == count - 1)),
     "H": ("with H parts in Fortran order", _each(_IN_COLUMNS, lambda i, count, part: part == 1)),
-    "read-only": ("with read-only arrays", _each(_read_only)),
-    "fused": ("with both parts in one buffer", lambda pair, i, count: _packed(*pair)),
-    "expanded": ("with equal blocks as one, with stride 0", _each(_broadcast)),
+    "read-only": ("with read-only arrays", _each(_make_read_only)),
+    "fused": ("with both parts in one buffer", lambda pair, i, count: _pack(*pair)),
+    "expanded": ("with equal blocks as one, with stride 0", _each(_broadcast_blocks)),
     "overlapping": ("with overlapping factors",
-                    lambda pair, i, count: _aliased(*pair) if i == 0 else _PLAIN(pair, i, count)),
+                    lambda pair, i, count: _alias(*pair) if i == 0 else _PLAIN(pair, i, count)),
     "reused": ("with arrays that an earlier call had with other contents", _PLAIN),
 }  # fmt: skip
 """Description and function of every layout."""

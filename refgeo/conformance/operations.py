@@ -1,11 +1,11 @@
-r"""The specification: what a backend can provide, in one table of operations with typed arguments and results.
+"""The specification: the functions that a backend can provide, in one table with typed arguments and results.
 
-Everything else of the kit follows from it: calls, value checks, files for other languages, laws, the dictionary of
-words by which a formula is read, tests. An *operation* is a function of the protocol; a *value* is an operation whose
-result is enclosed (a geodesic of each order is a value of its own).
+All other parts of the referee use it: calls, values, files for other languages, laws, the dictionary of terms for
+formulas, tests. An *operation* is a function of the protocol. A *value* is an operation whose result is enclosed; a
+geodesic of each order is a value of its own.
 
-The types say how the group acts. At A·θ = (GA⁻¹, HAᵀ) a *vector* v becomes (v_GA⁻¹, v_HAᵀ), as a *point* does, a
-*covector* (e_GAᵀ, e_HA⁻¹), and a *scalar* stays what it is.
+The types say how the group acts. At A·θ = (GA⁻¹, HAᵀ), a *vector* v becomes (v_GA⁻¹, v_HAᵀ), as a *point* does, a
+*covector* becomes (e_GAᵀ, e_HA⁻¹), and a *scalar* does not change.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ Parts = tuple[Array, ...]
 
 @dataclass(frozen=True)
 class Argument:
-    """A vector or covector that an operation gets, as two arrays.
+    """A vector or covector that an operation gets as two arrays.
 
     Attributes
     ----------
     name : str
-        As the protocol calls it.
+        The name in the protocol.
     type : "vector" or "covector"
     source : str
-        Where a case keeps it.
+        The name under which a test point keeps it.
     """
 
     name: str
@@ -56,14 +56,14 @@ class Operation:
     ----------
     name : str
     inputs : tuple of Argument
-        What it gets after the point.
+        The arguments after the point.
     extra : tuple of "t" and "order"
         The arguments after these.
     result : "vector", "scalar" (one number per block) or "point"
     gram_power : int
-        A route over Gram matrices loses κ to this power.
+        The exponent of κ in the error of an algorithm that forms Gram matrices.
     solved_power : int, optional
-        That power where the metric's vertical part takes a Sylvester equation, as all but mix without relaxation do.
+        The same, if the vertical part requires a Sylvester equation, as in all metrics except mix without relaxation.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Operation:
     solved_power: int | None = None
 
     def loss(self, metric: str, relaxation: float) -> float:
-        """The power of κ that a route over Gram matrices loses, in one metric.
+        """Return the exponent of κ in the error of an algorithm that forms Gram matrices, for one metric.
 
         Examples
         --------
@@ -91,8 +91,8 @@ class Operation:
 
     @cached_property
     def vectors(self) -> tuple[str, ...]:
-        """The names of the vectors and covectors that it gets after the point."""
-        return tuple(one.name for one in self.inputs)
+        """The names of the vectors and covectors after the point."""
+        return tuple(x.name for x in self.inputs)
 
     @cached_property
     def arguments(self) -> tuple[str, ...]:
@@ -107,15 +107,16 @@ class Operation:
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
-        """The names under which a test case keeps the vectors."""
-        return tuple(one.source or one.name for one in self.inputs)
+        """The names under which a test point keeps the vectors."""
+        return tuple(x.source or x.name for x in self.inputs)
 
     def shapes(self, point: Pair) -> list[tuple[int, ...]]:
-        """The shapes of the result's parts."""
+        """Return the shapes of the result's parts."""
         return [point.block_shape] if self.scalar else [point.G.shape, point.H.shape]
 
 
 def _vectors(names: str) -> tuple[Argument, ...]:
+    """Return arguments that are vectors, by their names."""
     return tuple(Argument(name, "vector") for name in names.split())
 
 
@@ -141,19 +142,19 @@ OPERATIONS: dict[str, Operation] = {
     )
 }
 
-_INPUTS = {one.source or one.name: one.type for operation in OPERATIONS.values() for one in operation.inputs}
+_INPUTS = {x.source or x.name: x.type for operation in OPERATIONS.values() for x in operation.inputs}
 VECTORS = tuple(sorted(_INPUTS, key=lambda name: (len(name), name)))
-"""The vectors and covectors of a test case."""
+"""The vectors and covectors of a test point."""
 COVECTORS = tuple(name for name in VECTORS if _INPUTS[name] == "covector")
 
 ROUTINE = "sharpness"
-"""The one function of the protocol that is a whole search: `refgeo.conformance.searches`."""
+"""The function of the protocol that is a whole search; see `refgeo.conformance.searches`."""
 
 FUNCTIONS = (*OPERATIONS, ROUTINE, *UPDATE_RULES)
 
 
 def arguments_of(function: str, is_plain: bool = False) -> tuple[str, ...]:
-    """The arguments of one of the functions of the protocol; of a search that is a function alone if `is_plain`.
+    """Return the arguments of a function of the protocol; those of a single function that is a search if `is_plain`.
 
     Examples
     --------
@@ -180,18 +181,18 @@ class Value:
     name : str
     operation : Operation
     statement : str
-        The formula, in a line.
+        The formula, in one line.
     expected : callable
         ``(exact space, vectors, t) -> tuple of Enclosure``.
     size : callable
-        ``(space, vectors, t) -> ndarray``: the natural size of the result, that of its terms before they cancel.
+        ``(space, vectors, t) -> ndarray``: the scale of the result, that is, the size of its terms before they cancel.
     loss : callable
-        Of the metric and its relaxation: the power of κ that a route over Gram matrices loses.
+        From the metric and its relaxation to the exponent of κ in the error of an algorithm with Gram matrices.
     order : 1, 2, "exact" or None
     between : str
-        The formula for a metric between inv and mix, where it is another one.
+        The formula for a metric between inv and mix, if it differs.
     uses : tuple of str
-        The values that its formula is made of.
+        The values that its formula contains.
     """
 
     name: str
@@ -205,7 +206,7 @@ class Value:
     uses: tuple[str, ...] = ()
 
     def statement_of(self, metric: str) -> str:
-        """The formula, in a line, for one metric.
+        """Return the formula for one metric, in one line.
 
         Examples
         --------
@@ -215,7 +216,7 @@ class Value:
         return self.between if self.between and metric not in ENDS else self.statement
 
     def extra(self, t: float) -> tuple[Any, ...]:
-        """The arguments after the vectors.
+        """Return the arguments after the vectors.
 
         Examples
         --------
@@ -226,7 +227,7 @@ class Value:
 
 
 def relative_speed(space: PairTangentSpace, v: Pair) -> Array:
-    r"""How fast the factors change beside themselves: :math:`(‖v_G S^{-½}‖_F^2 + ‖v_H T^{-½}‖_F^2)^{½}`.
+    """Return the speed of the factors relative to themselves: :math:`(‖v_G S^{-½}‖_F^2 + ‖v_H T^{-½}‖_F^2)^{½}`.
 
     Examples
     --------
@@ -241,11 +242,11 @@ def relative_speed(space: PairTangentSpace, v: Pair) -> Array:
 
 
 def christoffel_size(space: PairTangentSpace, a: Pair, b: Pair) -> Array:
-    r"""The natural size of Γ(a, b): a bound for the length of each of its terms, which can cancel.
+    r"""Return the scale of Γ(a, b): a bound on the length of each of its terms, which can cancel.
 
-    In inv a term is like :math:`a_G S^{-1} b_G^\top G`, no longer than ‖a‖ times the relative speed
-    :math:`‖b_G S^{-½}‖_F` of the factor; in mix like :math:`a_G b_H^\top H T^{-1}`, no longer than
-    :math:`‖a_G T^{½}‖ ‖b_H T^{-½}‖`. So both are ‖a‖ times the relative speed of b, or the reverse.
+    In inv, a term is like :math:`a_G S^{-1} b_G^\top G`, no longer than ‖a‖ times the relative speed :math:`‖b_G
+    S^{-½}‖_F` of the factor; in mix like :math:`a_G b_H^\top H T^{-1}`, no longer than :math:`‖a_G T^{½}‖ ‖b_H
+    T^{-½}‖`. So both are ‖a‖ times the relative speed of b, or the reverse.
 
     Examples
     --------
@@ -258,13 +259,13 @@ def christoffel_size(space: PairTangentSpace, a: Pair, b: Pair) -> Array:
 
 
 def hessian_size(space: PairTangentSpace, e: Pair, w: Pair, v: Pair) -> Array:
-    """The natural size of Hess f[v]: of g⁻¹w, of e D(g⁻¹)[v], which is like twice Γ(grad f, v), and of Γ itself.
+    """Return the scale of Hess f[v]: of g⁻¹w, of e D(g⁻¹)[v], which is about twice Γ(grad f, v), and of Γ itself.
 
     Examples
     --------
     >>> import refgeo as rg
-    >>> one = Pair([[1.0]], [[1.0]])
-    >>> float(hessian_size(rg.InvariantMetric().at(one), one, one, one).round(12))
+    >>> point = Pair([[1.0]], [[1.0]])
+    >>> float(hessian_size(rg.InvariantMetric().at(point), point, point, point).round(12))
     13.414213562373
     """
     gradient = space.riemannian_gradient(e)
@@ -272,7 +273,7 @@ def hessian_size(space: PairTangentSpace, e: Pair, w: Pair, v: Pair) -> Array:
 
 
 def geodesic_size(space: PairTangentSpace, v: Pair, t: float, order: Any) -> Array:
-    """The natural size of a place on a geodesic: the point, the step, and what bends it.
+    """Return the scale of a point of a geodesic: of the base point, the step, and the curvature term.
 
     Examples
     --------
@@ -291,7 +292,7 @@ def geodesic_size(space: PairTangentSpace, v: Pair, t: float, order: Any) -> Arr
 
 
 def statement_of_paper(name: str) -> str:
-    """The first line that `refgeo.paper` has on a function.
+    """Return the first line of the docstring of a function of `refgeo.paper`.
 
     Examples
     --------
@@ -302,6 +303,7 @@ def statement_of_paper(name: str) -> str:
 
 
 def _geodesic(order: Any, statement: str) -> Value:
+    """Make the value of a geodesic of one order."""
     return Value(
         f"geodesic_{order}",
         OPERATIONS["geodesic"],

@@ -210,7 +210,7 @@ class RegionSearch:
         if not features.is_feasible:
             return None
         try:
-            evidence = list(self.judge(self.like.fresh(features)))
+            evidence = list(self.judge(self.like.with_features(features)))
         except (ValueError, ArithmeticError, NoResult):
             return None
         if any(e.event is Event.FAILED and e.decisive for e in evidence):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from refgeo.conformance.features import Features, covering_design
 from refgeo.conformance.precision import PRECISIONS
-from refgeo.conformance.scene import SMALL, Scene, build, given
+from refgeo.conformance.scene import MAX_ENCLOSED_SIZE, Scene, from_arrays, generate
 from refgeo.geometry.pair import Pair, each
 from refgeo.support.arguments import Array, integer, listed, number, one_of
 
@@ -109,13 +109,13 @@ class Points:
         if self.is_generated:
             largest = PRECISIONS[self.dtype].largest
             design = (f for f in covering_design(self.profile, self.seed) if f.is_in_range(self.dtype, largest))
-            return [LazyPoint(f.name, partial(build if f.is_large else _generate, f, *options), f) for f in design]
+            return [LazyPoint(f.name, partial(generate if f.is_large else _generate, f, *options), f) for f in design]
         if self.files is not None:
             scenes = [scene for scene in self.files[1] if scene.metric == metric]
             return [LazyPoint(s.name, partial(_identity, s), _shape_of(*s.point)) for s in scenes]
         arrays = self._network if self.points is None else self.points
         return [
-            LazyPoint(name, partial(given, name, f, *options), _shape_of(f.get("G"), f.get("H")))
+            LazyPoint(name, partial(from_arrays, name, f, *options), _shape_of(f.get("G"), f.get("H")))
             for name, f in arrays.items()
             if str(f.get("metric", metric)) == metric
         ]
@@ -155,7 +155,7 @@ class Points:
         assert self.checkpoint is not None and self.layout is not None  # noqa: PT018
         blocks = networks.read(self.checkpoint, self.layout, self.heads, self.key_value_heads).blocks
         pairs = {name: block for name, block in blocks.items() if isinstance(block, Pair)}
-        portions = itertools.chain(_first_rows(pairs), *(_split_heads(*pair) for pair in pairs.items()))
+        portions = itertools.chain(_first_rows(pairs), *(_group_heads(*pair) for pair in pairs.items()))
         return {name: {"G": part.G, "H": part.H} for name, part in portions}
 
     def __str__(self) -> str:
@@ -202,7 +202,7 @@ def _identity(scene: Scene) -> Scene:
 @lru_cache(maxsize=800)
 def _generate(features: Features, metric: str, dtype: str, seed: int, relaxation: float) -> Scene:
     """Generate a point, and keep it with its enclosures for the next run in this process."""
-    return build(features, metric, dtype, seed, relaxation)
+    return generate(features, metric, dtype, seed, relaxation)
 
 
 def _first_rows(pairs: Mapping[str, Pair]) -> Iterator[tuple[str, Pair]]:
@@ -212,11 +212,11 @@ def _first_rows(pairs: Mapping[str, Pair]) -> Iterator[tuple[str, Pair]]:
     for name, block in itertools.islice(pairs.items(), 1):
         n, m, h = block.sizes
         first = each(lambda F, rows=2 * h + 1: F.reshape(-1, *F.shape[-2:])[0, :rows], block)
-        if (n + m) * h * h > SMALL and all(np.linalg.cond(F) < _MAX_WELL_CONDITIONED for F in first):
+        if (n + m) * h * h > MAX_ENCLOSED_SIZE and all(np.linalg.cond(F) < _MAX_WELL_CONDITIONED for F in first):
             yield f"{name}/rows0-{2 * h}", first
 
 
-def _split_heads(name: str, block: Pair) -> Iterator[tuple[str, Pair]]:
+def _group_heads(name: str, block: Pair) -> Iterator[tuple[str, Pair]]:
     """Split a network's heads into points of so few heads that their vectors need little memory."""
     (n, m, h), heads = block.sizes, math.prod(block.block_shape)
     count = max(1, _MAX_ENTRIES // ((n + m) * h))

@@ -202,7 +202,7 @@ def definition_terms(
     }  # fmt: skip
 
 
-def right_functions(space: PairTangentSpace) -> Function:
+def reference_functions(space: PairTangentSpace) -> Function:
     """Return the right functions at a point, by their names."""
     return lambda name, *vectors: getattr(space, name)(*vectors)
 
@@ -226,7 +226,7 @@ class SampleBatch:
     results: Parts = ()
     _cached: dict[tuple[str, float], Array] = field(default_factory=dict)
 
-    def rescaled(self, G: float, H: float) -> SampleBatch:
+    def rescale(self, G: float, H: float) -> SampleBatch:
         """Return the batch with its G and H parts multiplied by numbers, those of covectors divided."""
 
         def multiply(pair: Pair, power: int = 1) -> Pair:
@@ -283,7 +283,7 @@ class _Fitter:
         self.samples = list(samples) or [self._draw_batch(*shape, count) for shape, count in _SHAPES]
         self.made: list[str] = []
         for sample in self.samples:
-            functions = [right_functions(sample.space)] * 2
+            functions = [reference_functions(sample.space)] * 2
             pieces = definition_terms(operation, metric, sample.space.point, sample.vectors, *functions)
             sample.vectors, self.made = sample.vectors | pieces, [*pieces]
         letters = ("", *_GRAMS) if not relaxation else ("", *map(_add_epsilon, _GRAMS), *_GRAMS)
@@ -334,13 +334,13 @@ class _Fitter:
     def degrees(self) -> list[tuple[int, int] | None]:
         """Return the exact degrees of each part in G and in H; None for a part that has none."""
         if self.backend is None:  # those of the right formula, which a wrong one has as a rule
-            right = right_formula(self.operation.name, self.metric, self.relaxation)
+            right = formula_of_paper(self.operation.name, self.metric, self.relaxation)
             parts = [] if right is None else [right.G] if self.operation.scalar else [right.G, right.H]
             terms = (next(iter(part)).removeprefix("tr(").removesuffix(")") for part in parts)
             return [Term(tuple(term.split(" ")), "G").degrees for term in terms]
         sample = self.samples[0]
         results = self.numbers(sample)
-        rescaled_results = [self.numbers(sample.rescaled(*scales)) for scales in ((2.0, 1.0), (1.0, 2.0))]
+        rescaled_results = [self.numbers(sample.rescale(*scales)) for scales in ((2.0, 1.0), (1.0, 2.0))]
         degrees = []
         for x, *others in zip(results, *rescaled_results, strict=True):
             sizes = [float(np.linalg.norm(y)) for y in (x, *others)]
@@ -592,16 +592,16 @@ def _find_epsilon(sample: SampleBatch, part: Array, terms: list[Term]) -> float:
     def misfit(x: float) -> float:
         columns = _columns(terms, sample, 10.0**x)
         columns = columns / np.maximum(np.linalg.norm(columns, axis=0), 1e-300)
-        found = np.linalg.lstsq(columns, part.ravel(), rcond=1e-9)[0]
-        return float(np.linalg.norm(columns @ found - part.ravel()))
+        fit = np.linalg.lstsq(columns, part.ravel(), rcond=1e-9)[0]
+        return float(np.linalg.norm(columns @ fit - part.ravel()))
 
     low, high = np.log10(_EPSILON_RANGE[0]), np.log10(_EPSILON_RANGE[1])
     grid = np.linspace(low, high, 40)
     best, step = float(grid[int(np.argmin([misfit(x) for x in grid]))]), (high - low) / 39
     bounds = (best - step, best + step)
-    found = scipy.optimize.minimize_scalar(misfit, bounds=bounds, method="bounded", options={"xatol": 1e-13})
-    short = float(f"{10.0**found.x:.4g}")  # what somebody has written
-    return short if misfit(np.log10(short)) <= 2.0 * found.fun else float(10.0**found.x)
+    optimum = scipy.optimize.minimize_scalar(misfit, bounds=bounds, method="bounded", options={"xatol": 1e-13})
+    short = float(f"{10.0**optimum.x:.4g}")  # what somebody has written
+    return short if misfit(np.log10(short)) <= 2.0 * optimum.fun else float(10.0**optimum.x)
 
 
 # Each kind of result -------------------------------------------------------------------------------------------------
@@ -773,10 +773,7 @@ def read_step(rule: Rule) -> Formula | None:
         before, after = (Pair(*(np.stack(F) for F in zip(*((x.G[k], x.H[k]) for x in runs), strict=True)))
                          for k in (0, 1))  # fmt: skip
         E = np.stack(
-            [
-                loss_gradient(G @ H.mT, start.Y, scale, start.magnitude)
-                for start, G, H in zip(starts, *before, strict=True)
-            ]
+            [loss_gradient(G @ H.mT, s.Y, scale, s.magnitude) for s, G, H in zip(starts, *before, strict=True)]
         )
         e = Pair(E @ before.H, E.mT @ before.G)
         samples.append(SampleBatch(pair_metric("mix").at(before), {"e": e}, tuple(after - before)))
@@ -830,7 +827,7 @@ def _flat_sample(value: Value, scene: Scene, result: Parts) -> SampleBatch:
 
 
 @cache
-def right_formula(name: str, metric: str, relaxation: float = 0.0) -> Formula | None:
+def formula_of_paper(name: str, metric: str, relaxation: float = 0.0) -> Formula | None:
     """Fit the formula of `refgeo.paper`, in the same way; None if there is none."""
     from refgeo import paper
 

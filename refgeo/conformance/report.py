@@ -18,7 +18,7 @@ from refgeo.conformance.operations import OPERATIONS
 from refgeo.conformance.points import Points
 from refgeo.conformance.render import data, page, terminal
 from refgeo.conformance.render.terminal import Line
-from refgeo.conformance.scope import Scope, counted
+from refgeo.conformance.scope import Scope, count_noun
 from refgeo.conformance.verdict import FINDINGS, WHOLE_RUN_KINDS, Row, Verdict
 
 SCHEMA = "refgeo-report/8"
@@ -256,10 +256,10 @@ class Report:
     def foot(self, verbose: bool = False) -> list[Line]:
         """List the lines below the table: what is lost where κ is large, the scope, and what is missing."""
         losses = Counter(label for row in self._with(Verdict.PASS) for label, _ in row.remarks if label in _ALLOWED)
-        allowed = {x: f"{words} {counted(losses[x], 'value')}" for x, words in _ALLOWED.items() if losses[x]}
+        allowed = {x: f"{words} {count_noun(losses[x], 'value')}" for x, words in _ALLOWED.items() if losses[x]}
         facts = [(x, f"{words} at a large κ, which is allowed") for x, words in allowed.items()]
         for kind, words in _KINDS.items():
-            scope = Scope.shared([row.scope for row in self._with(*_PASSING) if row.kind == kind])
+            scope = Scope.intersection([row.scope for row in self._with(*_PASSING) if row.kind == kind])
             of_kind = f"{words}: " * bool(scope.met and kind != "value")
             facts.append(("scope", of_kind + (str(scope) if verbose else scope.summary)))
         for verdict in (Verdict.NOT_JUDGED, Verdict.PARTIAL, Verdict.NOT_PROVIDED):

@@ -24,7 +24,7 @@ from refgeo.conformance.report import Report
 from refgeo.conformance.searches import search_evidence
 from refgeo.conformance.steps import UPDATE_RULES
 from refgeo.conformance.trajectories import trajectory_evidence
-from refgeo.conformance.uncovered import CoverageData, uncovered_lines
+from refgeo.conformance.uncovered import CoverageData, find_uncovered_lines
 from refgeo.conformance.verdict import ANY_METRIC, Row, make_row
 from refgeo.support.errors import Interrupted, RefereeError
 from refgeo.support.threads import one_thread
@@ -167,7 +167,7 @@ def judge_metric(plan: Plan, backend: Backend, metric: str, show: Progress) -> M
             judge.judge_point(i)
             result.count += 1
         with _as_referee_errors():
-            result.reached = backend.reached()
+            result.reached = backend.coverage()
             result.rows = judge.rows(explain=True)
     except KeyboardInterrupt:
         backend.close()  # what it was asked last is of no interest any more
@@ -234,7 +234,7 @@ def judge_all(plan: Plan, backend: Backend, show: Progress = no_progress) -> Rep
         results: list[MetricResult] = []
         try:
             for metric in (first, *rest[count:]):
-                own = backend if metric == first else backend.restarted()
+                own = backend if metric == first else backend.restart()
                 if own is not backend:
                     stack.callback(own.close)
                 n_before = sum(result.count for result in results)
@@ -244,7 +244,7 @@ def judge_all(plan: Plan, backend: Backend, show: Progress = no_progress) -> Rep
                     raise KeyboardInterrupt
             with _as_referee_errors():
                 whole_runs = list(_judge_whole_runs(plan, backend, results[0], show))
-                reached = [results[0].reached, backend.reached()]
+                reached = [results[0].reached, backend.coverage()]
             done, total = sum(result.count for result in results), results[0].count
             for run in parallel:
                 while not run.poll(_POLL_INTERVAL):
@@ -260,7 +260,7 @@ def judge_all(plan: Plan, backend: Backend, show: Progress = no_progress) -> Rep
             raise Interrupted(_report(plan, backend, results, [], interrupted=counts)) from None
     results.sort(key=lambda result: plan.metrics.index(result.metric))
     reached += [result.reached for result in results]
-    left = uncovered_lines(reached, {*FUNCTIONS} - plan.functions) if backend.has_own_process else None
+    left = find_uncovered_lines(reached, {*FUNCTIONS} - plan.functions) if backend.has_own_process else None
     return _report(plan, backend, results, whole_runs, not_run=left)
 
 

@@ -1,4 +1,4 @@
-"""A test point: a base point with vectors, and what is known there: the right results, and how much may be lost."""
+"""A test point: a base point with vectors, its right results, and the attainable accuracy there."""
 
 from __future__ import annotations
 
@@ -24,38 +24,40 @@ from refgeo.geometry.pair_space import PairTangentSpace
 from refgeo.support.arguments import ENDS, Array, number
 from refgeo.support.errors import about
 
-GIVEN = (*(f"{vector}_{part}" for vector in VECTORS for part in "GH"), "t")
-"""The names of a point's arrays beside G and H."""
-SMALL = 8_000
-"""(n + m)h² of a block that is enclosed in a moment."""
-TURNS = 5
-"""So many sizes there are of what is turned."""
-_WIDEST, _MOMENT = 8, 1.0
-"""Columns of a point whose exact geodesic is integrated, and the effort of that, where it is not to take long."""
-_UNEVEN = (0.0, -1.0, 0.5, -1.0 / 3.0)
-"""The sizes of blocks that are not alike: smaller ones and larger ones."""
-_ENCLOSING = threading.Lock()
-"""The precision of python-flint is global to the process."""
+ARRAY_NAMES = (*(f"{vector}_{part}" for vector in VECTORS for part in "GH"), "t")
+"""The names of a point's arrays in addition to G and H."""
+MAX_ENCLOSED_SIZE = 8_000
+"""(n + m)h² of a block up to which its enclosures take a short time; measured."""
+N_SIZES = 5
+"""Number of different sizes of sign-flipped points."""
+_MAX_INTEGRATED_COLUMNS, _MAX_EFFORT = 8, 1.0
+"""Number of columns up to which exact geodesics are integrated, and the effort of one that takes a short time;
+measured.
+"""
+_UNEVEN_EXPONENTS = (0.0, -1.0, 0.5, -1.0 / 3.0)
+"""Exponents of the sizes of uneven blocks: smaller and larger ones."""
+_ENCLOSURE_LOCK = threading.Lock()
+"""Held while enclosures are computed, because the precision of python-flint is global to the process."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A base point with the vectors that the operations need, all round_to_dtype in the dtype under test.
+    """A base point with the vectors that the operations need, all rounded to the dtype under test.
 
     Attributes
     ----------
     name : str
     metric, dtype : str
     space : PairTangentSpace
-        At the base point; used for sizes and condition numbers, and to acquit.
+        The tangent space at the base point, for sizes and condition numbers, and as a pseudo-oracle.
     vectors : dict of Pair
         ``a, b, v`` tangent vectors, ``e`` a covector of no particular loss; ``hessian_e, hessian_w, hessian_v`` the
         Euclidean gradient of an invariant loss, its Euclidean Hessian applied to a horizontal vector, the vector.
     t : float
     seed : int
-        Of the run, for whatever else is drawn.
+        The seed of the run, for further random numbers.
     features : Features, optional
-        What it was generated from.
+        The features from which it was generated.
     """
 
     name: str
@@ -66,13 +68,13 @@ class Scene:
     t: float
     seed: int = 0
     features: Features | None = None
-    _kept: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What has been made once for a key."""
-        if key not in self._kept:
-            self._kept[key] = make()
-        return self._kept[key]
+    def cached(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return the value of a key, which is made once."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]
 
     @property
     def point(self) -> Pair:
@@ -81,7 +83,7 @@ class Scene:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Leading dimensions."""
+        """The leading dimensions."""
         return self.point.block_shape
 
     @property
@@ -91,77 +93,77 @@ class Scene:
 
     @property
     def precision(self) -> Precision:
-        """Of the arrays that the backend gets."""
+        """The precision of the arrays that the backend gets."""
         return PRECISIONS[self.dtype]
 
     @property
     def relaxation(self) -> float:
-        """ε of the geometry that is the truth."""
+        """ε of the geometry with which results are compared."""
         return float(self.space.metric.relaxation)
 
     @property
     def has_generic_vectors(self) -> bool:
-        """Whether its vectors are random and not zero."""
+        """Whether the vectors are random and not zero."""
         return self.features is None or self.features.has_generic_vectors
 
     @property
     def is_generic(self) -> bool:
-        """Whether it differs from others in its shape alone."""
+        """Whether the point has no special level."""
         return self.features is None or self.features.is_generic
 
     @cached_property
     def entries(self) -> int:
-        """How many numbers the point has."""
+        """The number of entries of the base point."""
         return int(self.point.G.size + self.point.H.size)
 
     def rng(self, purpose: str) -> np.random.Generator:
-        """Random numbers that depend on the point and the purpose only."""
+        """Return a generator that depends on the point and the purpose only."""
         return rng_of(self.seed, f"{self.name} {purpose}")
 
     def inputs(self, operation: Operation) -> list[Pair]:
-        """What an operation gets after the point."""
+        """Return the vectors that an operation gets after the point."""
         return [self.vectors[name] for name in operation.sources]
 
     def arrays(self) -> dict[str, Any]:
-        """The point, the vectors and the time by name, as `given` takes them."""
+        """Return the point, the vectors and the time by name, as `from_arrays` takes them."""
         parts = {f"{name}_{part}": x for name, pair in self.vectors.items() for part, x in zip("GH", pair, strict=True)}
         return {"G": self.point.G, "H": self.point.H, **parts, "t": self.t}
 
     # What is asked there
 
     def call(self, value: Value, vectors: Iterable[Pair] | None = None, t: float | None = None, **options: Any) -> Call:
-        """The call for a value; one vector given twice is one array given twice."""
+        """Make the call for a value; a vector that is given twice is the same array twice."""
         operation = value.operation
         pairs = [self.point, *(self.inputs(operation) if vectors is None else vectors)]
-        made: dict[int, Array] = {}
+        converted: dict[int, Array] = {}
         precision, factors = self.precision, [factor for pair in pairs for factor in pair]
         for factor in factors:
-            if id(factor) not in made:
-                made[id(factor)] = factor.astype(precision.carrier)
-        plain = Call(
-            operation.name, self.metric, [made[id(factor)] for factor in factors],
+            if id(factor) not in converted:
+                converted[id(factor)] = factor.astype(precision.carrier)
+        baseline = Call(
+            operation.name, self.metric, [converted[id(factor)] for factor in factors],
             value.extra(self.time(value) if t is None else t), operation.shapes(self.point), precision.dtypes,
         )  # fmt: skip
-        return replace(plain, **options) if options else plain
+        return replace(baseline, **options) if options else baseline
 
     # What is right there
 
     def enclosures(self, value: Value, block: tuple[int, ...]) -> tuple[Enclosure, ...] | None:
-        """Of one block; None if there is no narrow enclosure."""
+        """Return the enclosures of one block; None if there is no narrow enclosure."""
         block = tuple(map(int, block))
 
-        def enclosed() -> tuple[Enclosure, ...] | None:
-            G, H = _block_of(self.point, block)
-            space = self.kept(("exact", block), lambda: ExactTangentSpace(self.space.metric.s, G, H, self.relaxation))
-            vectors = [_block_of(vector, block) for vector in self.inputs(value.operation)]
+        def enclose() -> tuple[Enclosure, ...] | None:
+            G, H = _select_block(self.point, block)
+            space = self.cached(("exact", block), lambda: ExactTangentSpace(self.space.metric.s, G, H, self.relaxation))
+            vectors = [_select_block(vector, block) for vector in self.inputs(value.operation)]
             try:
-                with _ENCLOSING:
+                with _ENCLOSURE_LOCK:
                     return value.expected(space, vectors, self.time(value))
             except EnclosureError:
                 return None
 
-        found: tuple[Enclosure, ...] | None = self.kept(("enclosure", value.name, block), enclosed)
-        return found
+        enclosures: tuple[Enclosure, ...] | None = self.cached(("enclosure", value.name, block), enclose)
+        return enclosures
 
     def midpoints(self, value: Value, block: tuple[int, ...]) -> Parts | None:
         """The midpoints of the enclosures of one block, and zeros for all others; None if there are no enclosures."""
@@ -174,7 +176,7 @@ class Scene:
         return parts
 
     def reference(self, value: Value) -> Parts | None:
-        """The value by the factorised route, in double precision; None where that is not to the last digits."""
+        """Return the value by the factorised route, in double precision; None if this has not all digits."""
         return None if value.order == "exact" and not self.is_closed else self.approximation(value)
 
     def approximation(self, value: Value) -> Parts | None:
@@ -182,17 +184,17 @@ class Scene:
         if not hasattr(self.space, value.operation.name):
             return None
 
-        def computed() -> Parts | None:
+        def compute() -> Parts | None:
             with np.errstate(all="ignore"):
                 try:
                     function = getattr(self.space, value.operation.name)
-                    found = function(*self.inputs(value.operation), *value.extra(self.time(value)))
+                    parts = function(*self.inputs(value.operation), *value.extra(self.time(value)))
                 except (ValueError, ArithmeticError):
                     return None
-                return tuple(found) if isinstance(found, Pair) else (np.asarray(found),)
+                return tuple(parts) if isinstance(parts, Pair) else (np.asarray(parts),)
 
-        found: Parts | None = self.kept(("reference", value.name), computed)
-        return found
+        parts: Parts | None = self.cached(("reference", value.name), compute)
+        return parts
 
     @property
     def is_closed(self) -> bool:
@@ -201,47 +203,49 @@ class Scene:
 
     @cached_property
     def _speed(self) -> float:
-        """Of the geodesic, relative to the factors, in the block where it is largest."""
+        """The speed of the geodesic relative to the factors, in the block in which it is largest."""
         return float(np.max(relative_speed(self.space, self.vectors["v"]), initial=0.0))
 
     @cached_property
-    def _latest(self) -> float:
-        """When an exact geodesic is enclosed in a moment: up to this time, of a closed form or of few numbers."""
+    def _max_time(self) -> float:
+        """The largest time up to which an exact geodesic is enclosed in a short time."""
         h = self.point.sizes[2]
         if self._speed == 0.0 or self.is_closed:
             return 8.0 / self._speed if self._speed else math.inf
-        if self.space.metric.s not in (0.0, 1.0) or not self.is_small or h > _WIDEST:
+        if self.space.metric.s not in (0.0, 1.0) or not self.is_small or h > _MAX_INTEGRATED_COLUMNS:
             return 0.0
         # an integration takes about 20 bend steps, each of h²/400 s; beyond the limit of bend, its boxes grow too fast
         kappa, blocks = float(np.max(self.condition, initial=1.0)), math.prod(self.shape)
         usual = min(1.0, (3.5 - h / 4) / kappa, (24.0 if self.is_generic else 12.0) / (blocks * h * h * kappa))
         if usual >= abs(self.t) * self._speed or self.features is None:
             return usual / self._speed
-        return min(usual, _MOMENT / (blocks * h * h * kappa)) / self._speed
+        return min(usual, _MAX_EFFORT / (blocks * h * h * kappa)) / self._speed
 
     def time(self, value: Value) -> float:
-        """When a value is asked for: a generated exact geodesic no later than can be enclosed in a moment."""
-        short = value.order == "exact" and self.features is not None and 0.0 < self._latest < abs(self.t)
-        return math.copysign(self._latest, self.t) if short and not self.is_closed else self.t
+        """Return the time of a value; an exact geodesic of a generated point is shortened so that its enclosure takes a
+        short time.
+        """
+        is_long = value.order == "exact" and self.features is not None and 0.0 < self._max_time < abs(self.t)
+        return math.copysign(self._max_time, self.t) if is_long and not self.is_closed else self.t
 
     def can_be_enclosed(self, value: Value) -> bool:
-        """Whether a value is enclosed in a moment."""
-        return value.order != "exact" or abs(self.time(value)) <= self._latest
+        """Return whether the enclosure of a value takes a short time."""
+        return value.order != "exact" or abs(self.time(value)) <= self._max_time
 
     @cached_property
     def is_small(self) -> bool:
-        """Whether a block is enclosed in a moment, so that the first one always is."""
+        """Whether a block is enclosed in a short time, so that the first block always is."""
         n, m, h = self.point.sizes
-        return (n + m) * h * h <= SMALL
+        return (n + m) * h * h <= MAX_ENCLOSED_SIZE
 
     # What may be lost there
 
     def size(self, value: Value) -> Array:
-        """The natural size of a value, per block."""
+        """Return the scale of a value per block: the size of its terms before they cancel."""
         with np.errstate(all="ignore"):
-            found: Array = self.kept(("size", value.name), lambda: np.asarray(
+            size: Array = self.cached(("size", value.name), lambda: np.asarray(
                 value.size(self.space, self.inputs(value.operation), self.time(value))))  # fmt: skip
-        return found
+        return size
 
     @cached_property
     def condition(self) -> Array:
@@ -253,19 +257,19 @@ class Scene:
         return np.asarray(gauge.condition if self.space.metric.s in (0.0, 1.0) else gauge.condition_of_product)
 
     @cached_property
-    def spread(self) -> Array:
-        """How many times as long as the other one of a and b is, per block; 1 where one of them is zero."""
+    def length_ratio(self) -> Array:
+        """The ratio of the lengths of a and b, at least 1, per block; 1 if one of them is zero."""
         a, b = (self.space.norm(self.vectors[name]) for name in "ab")
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray(np.where((a > 0.0) & (b > 0.0), np.maximum(a, b) / np.minimum(a, b), 1.0))
 
     def is_in_range(self, factors: float) -> bool:
-        """Whether products of so many factors, with vectors and a time, stay within the range of the dtype."""
+        """Return whether products of this number of factors, vectors and a time stay within the range of the dtype."""
         return bool(factors * self._log_sizes[0] + self._log_sizes[1] <= np.log(self.precision.largest))
 
     @cached_property
     def _log_sizes(self) -> tuple[float, float]:
-        """|log| of the largest entries of the factors; and what vectors, beside them, and the time add to that."""
+        """|log| of the largest entries of the factors, and how much vectors and the time add to it."""
 
         def largest(pair: Pair) -> list[Array]:
             return [np.abs(factor).max(axis=(-2, -1)) for factor in pair]
@@ -281,7 +285,7 @@ class Scene:
         return of_point, 4.0 * max(0.0, of_vectors - 12.0) + 4.0 * float(np.log(max(abs(self.t), 1.0)))
 
     def length(self, parts: Parts, space: PairTangentSpace | None = None) -> Array:
-        """Length in the metric of the parts of a vector, or the number itself; infinite where it is not finite."""
+        """Return the length of a vector in the metric, or the absolute value of a number; infinite if it is not finite."""
         space = self.space if space is None else space
         if len(parts) == 1:
             return np.where(np.isfinite(parts[0]), np.abs(parts[0]), np.inf)
@@ -293,81 +297,83 @@ class Scene:
 
     # Other scenes
 
-    def changed(self, change: Callable[[Array], Array], name: str | None = None) -> Scene:
-        """The same change to all factors, of the point and of the vectors."""
-        once: dict[int, Pair] = {}
+    def map_factors(self, change: Callable[[Array], Array], name: str | None = None) -> Scene:
+        """Apply a function to all factors of the point and of the vectors."""
+        mapped: dict[int, Pair] = {}
         for pair in (self.point, *self.vectors.values()):
-            once.setdefault(id(pair), Pair(*map(change, pair)))
-        vectors = {key: once[id(pair)] for key, pair in self.vectors.items()}
-        space = self.space.metric.at(once[id(self.point)])
+            mapped.setdefault(id(pair), Pair(*map(change, pair)))
+        vectors = {key: mapped[id(pair)] for key, pair in self.vectors.items()}
+        space = self.space.metric.at(mapped[id(self.point)])
         return replace(self, space=space, vectors=vectors, name=self.name if name is None else name)
 
-    def fresh(self, features: Features) -> Scene:
-        """A point with these features, in the metric and precision of this one."""
+    def with_features(self, features: Features) -> Scene:
+        """Generate a point with these features, in the metric and precision of this point."""
         dtype = "float64" if self.features is not None and self.features.single else self.dtype
-        return build(features, self.metric, dtype, self.seed, self.relaxation)
+        return generate(features, self.metric, dtype, self.seed, self.relaxation)
 
-    def turned(self, k: int, size: int = 0) -> Scene:
-        """With some rows of all arrays negated, those whose bit is set in k, and times a power of two: a point as good
-        as this one, with contents and lengths of its own.
+    def sign_flipped(self, k: int, size: int = 0) -> Scene:
+        """Negate some rows of all arrays, those whose bit is set in k, and multiply by a power of two.
+
+        The result is as well-conditioned as this point, and has other contents and lengths.
         """
 
-        def change(x: Array) -> Array:
+        def flip(x: Array) -> Array:
             rows = np.arange(min(x.shape[-2], 30))
             bits = 1 + (k - 1) % (2 ** len(rows) - 1)
-            x = 2.0 ** (size % TURNS - TURNS // 2) * x
+            x = 2.0 ** (size % N_SIZES - N_SIZES // 2) * x
             x[..., rows[bits >> rows & 1 == 1], :] *= -1.0
             return x
 
-        found: Scene = self.kept(("turned", k, size), lambda: self.changed(change))
-        return found
+        flipped: Scene = self.cached(("turned", k, size), lambda: self.map_factors(flip))
+        return flipped
 
-    def perturbed(self, t: float, k: int) -> Scene:
+    def perturb(self, t: float, k: int) -> Scene:
         """Change all inputs, and the time t, at random by one unit in the last place: the k-th such point."""
         rng, perturb = self.rng(f"perturbation {k}"), self.precision.perturb
 
         def make() -> Scene:
-            scene = self.changed(lambda x: perturb(x, rng))
+            scene = self.map_factors(lambda x: perturb(x, rng))
             return replace(scene, t=float(perturb(np.array(t), rng)), features=None)
 
-        perturbed: Scene = self.kept(("perturbed", t, k), make)
+        perturbed: Scene = self.cached(("perturbed", t, k), make)
         return perturbed
 
     def in_metric(self, metric: str) -> Scene:
-        """What another metric has for the same point and vectors, which need not be horizontal there."""
+        """Return the same point and vectors in another metric, in which vectors need not be horizontal."""
         return replace(self, metric=metric, space=pair_metric(metric, self.relaxation).at(self.point))
 
     @property
     def other_metric(self) -> str:
-        """Of the paper's two metrics the one that is not this one."""
+        """The other one of the paper's two metrics."""
         return next(metric for metric in ENDS if metric != self.metric)
 
     def first_blocks(self, count: int, rows: int | None = None) -> Scene:
-        """The first blocks of a larger batch, with all its leading dimensions, and of these the first rows."""
+        """Return the first blocks of a larger batch, with all leading dimensions, and their first rows."""
         if math.prod(self.shape) <= count and (rows is None or rows >= max(self.point.sizes[:2])):
             return self
-        taken: list[int] = []
+        counts: list[int] = []
         for i, size in reversed([*enumerate(self.shape)]):
-            taken.insert(0, min(size, count // math.prod(taken), 2 if i else count))
-        some = (*map(slice, taken), slice(rows))
-        found: Scene = self.kept(("first", count, rows), lambda: self.changed(lambda x: x[some]))
-        return found
+            counts.insert(0, min(size, count // math.prod(counts), 2 if i else count))
+        selection = (*map(slice, counts), slice(rows))
+        part: Scene = self.cached(("first", count, rows), lambda: self.map_factors(lambda x: x[selection]))
+        return part
 
 
-def _block_of(pair: Pair, block: tuple[int, ...]) -> Pair:
+def _select_block(pair: Pair, block: tuple[int, ...]) -> Pair:
+    """Return one block of a pair."""
     return Pair.unchecked(pair.G[block], pair.H[block])
 
 
 def rng_of(seed: int, name: str) -> np.random.Generator:
-    """Random numbers that depend on the seed and a name only."""
+    """Return a generator that depends on the seed and a name only."""
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
 
 
 # From features -------------------------------------------------------------------------------------------------------
 
 
-def build(features: Features, metric: str, dtype: str, seed: int = 0, relaxation: float = 0.0) -> Scene:
-    """The point that has these features, with its vectors.
+def generate(features: Features, metric: str, dtype: str, seed: int = 0, relaxation: float = 0.0) -> Scene:
+    """Generate the point with these features, with its vectors.
 
     Examples
     --------
@@ -375,21 +381,22 @@ def build(features: Features, metric: str, dtype: str, seed: int = 0, relaxation
     '5x4x2/k3'
     """
     rng, dtype = rng_of(seed, features.name), "float32" if features.single else dtype
-    point = round_to_dtype(_drawn_point(features, rng), dtype)
+    point = round_to_dtype(_draw_factors(features, rng), dtype)
     _refuse_extremes(point)
     space = pair_metric(metric, relaxation).at(point)
     t = float(features.t)
-    vectors = _rounded(_drawn_vectors(space, features, rng, t), dtype)
+    vectors = _round_vectors(_draw_vectors(space, features, rng, t), dtype)
     return Scene(features.name, metric, dtype, space, vectors, t, seed, features)
 
 
-def _rounded(vectors: Mapping[str, Pair], dtype: str) -> dict[str, Pair]:
-    """In the dtype; vectors that are one object stay one."""
-    once = {id(pair): round_to_dtype(pair, dtype) for pair in vectors.values()}
-    return {key: once[id(pair)] for key, pair in vectors.items()}
+def _round_vectors(vectors: Mapping[str, Pair], dtype: str) -> dict[str, Pair]:
+    """Round vectors to the dtype; vectors that are the same object stay the same."""
+    rounded = {id(pair): round_to_dtype(pair, dtype) for pair in vectors.values()}
+    return {key: rounded[id(pair)] for key, pair in vectors.items()}
 
 
-def _drawn_point(f: Features, rng: np.random.Generator) -> Pair:
+def _draw_factors(f: Features, rng: np.random.Generator) -> Pair:
+    """Draw the factors with these features."""
     G, H = (_factor(f, rng, rows, k) for rows, k in ((f.n, f.condition_G), (f.m, f.condition_H)))
     for factor in (G, H):
         factor[..., : f.zero_rows, :] = 0.0
@@ -413,12 +420,12 @@ def _drawn_point(f: Features, rng: np.random.Generator) -> Pair:
     if f.balance:
         balanced = Pair(G, H).balanced()[0]
         G, H = (x + (1.0 - f.balance) * (x + 1.0) * rng.standard_normal(x.shape) for x in balanced)
-    sizes = (f.uneven ** np.resize(_UNEVEN, math.prod(f.blocks))).reshape(*f.blocks, 1, 1)
+    sizes = (f.uneven ** np.resize(_UNEVEN_EXPONENTS, math.prod(f.blocks))).reshape(*f.blocks, 1, 1)
     return Pair(f.size_G * G * sizes, f.size_H * H / sizes**0.5)
 
 
 def _factor(f: Features, rng: np.random.Generator, rows: int, condition: float) -> Array:
-    """With singular values from 1 down to 1/condition, in random directions, or along the axes."""
+    """Draw a factor with singular values from 1 to 1/condition, in random directions or along the axes."""
     shape = (*f.blocks, rows, f.h)
     if f.turn < 1.0:
         plain = np.tile(np.eye(rows, f.h) * np.linspace(2.0, 1.0, f.h), (*f.blocks, 1, 1))
@@ -429,46 +436,46 @@ def _factor(f: Features, rng: np.random.Generator, rows: int, condition: float) 
         share, condition = np.linspace(0.0, 1.0, math.prod(f.blocks)).reshape(*f.blocks, 1), f.uneven_condition
     each = 1 if f.gap == Features.gap else 2  # so many singular values are equal, or nearly so
     steps = np.repeat(np.linspace(0.0, 1.0, -(-f.h // each)), each)[: f.h]
-    spread = condition ** (-share * steps)
+    length_ratio = condition ** (-share * steps)
     # Singular values that coincide would make every basis of the whole space as good as any other and hide mistakes.
-    values = spread * (1.0 + f.gap * rng.standard_normal((*f.blocks, f.h)))
+    values = length_ratio * (1.0 + f.gap * rng.standard_normal((*f.blocks, f.h)))
     return np.asarray((left * values[..., None, :]) @ right.mT)
 
 
-def _drawn_vectors(space: PairTangentSpace, f: Features, rng: np.random.Generator, t: float) -> dict[str, Pair]:
-    """Gaussian where nothing else is said. The Hessian's are those of an invariant loss along a horizontal vector."""
+def _draw_vectors(space: PairTangentSpace, f: Features, rng: np.random.Generator, t: float) -> dict[str, Pair]:
+    """Draw the vectors with these features; those of the Hessian belong to an invariant loss."""
     point, h = space.point, space.point.sizes[2]
-    a, b = (_curvature_sized(space, like(point, rng)) for _ in range(2))
+    a, b = (_scale_to_curvature(space, like(point, rng)) for _ in range(2))
     e = Pair(*(rng.standard_normal(factor.shape) / typical_size(factor) for factor in point))
     # of the Hessian: a horizontal vector of b, as the projection of a is a value that is asked for
     loss = InvariantLoss(point, rng, 0.0 if f.length == 0.0 or f.ratio == math.inf else f.slope)
     h_v = horizontal_like(space, b, rng)
 
-    def tilted(v: Pair, share: float) -> Pair:
-        vertical = _curvature_sized(space, space.vertical_vector(rng.standard_normal((h, h))))
-        return _mixed(space, horizontal_like(space, v, rng), vertical, share) * space.norm(v)
+    def tilt(v: Pair, share: float) -> Pair:
+        vertical = _scale_to_curvature(space, space.vertical_vector(rng.standard_normal((h, h))))
+        return _at_angle(space, horizontal_like(space, v, rng), vertical, share) * space.norm(v)
 
     if f.radial == 1.0:
         a = 0.5 * point
     elif f.radial:
         across = a - point * (space.inner_product(a, point) / space.inner_product(point, point))
-        a = _mixed(space, across, point, f.radial) * space.norm(a)
+        a = _at_angle(space, across, point, f.radial) * space.norm(a)
     elif f.vertical is not None:
-        a, b = tilted(a, f.vertical), tilted(b, f.vertical) if rng.random() < 0.5 else b
+        a, b = tilt(a, f.vertical), tilt(b, f.vertical) if rng.random() < 0.5 else b
         e = loss.gradient() if f.vertical < 0.5 else e  # a covector of the same kind
     if f.cosine is not None and abs(f.cosine) == 1.0:
         b = f.cosine * Pair(*a)
     elif f.cosine is not None:
         across = b - a * (space.inner_product(a, b) / space.inner_product(a, a))
-        b = _mixed(space, across, a, f.cosine) * space.norm(b)
+        b = _at_angle(space, across, a, f.cosine) * space.norm(b)
 
-    def masked(v: Pair) -> Pair:
+    def mask(v: Pair) -> Pair:
         return Pair(*(_mask(f, x.shape, rng) * _part_size(f.part, i) * x for i, x in enumerate(v)))
 
     if f.part != 1.0 or f.sparse or f.empty_rows or f.empty_blocks:
-        a, b, e = map(masked, (a, b, e))
+        a, b, e = map(mask, (a, b, e))
         h_v = Pair(*(_mask(Features(f.blocks, empty_blocks=f.empty_blocks), x.shape, rng) * x for x in h_v))
-        h_v = _of_one_part(point, h_v, f.part)
+        h_v = _one_sided_vector(point, h_v, f.part)
     h_v = h_v * (f.length * (0.0 if f.ratio == 0.0 else 1.0))
     speed = 1.0 if f.radial == 1.0 else 0.25
     v = a * (speed if f.speed is None else f.speed / max(abs(t), 1e-3) / relative_speed(space, a)) * f.length
@@ -486,9 +493,9 @@ def _drawn_vectors(space: PairTangentSpace, f: Features, rng: np.random.Generato
     }  # fmt: skip
 
 
-def _of_one_part(point: Pair, v: Pair, part: float) -> Pair:
-    """A horizontal vector with a part that is zero: the other one, across the columns of its factor, where it has rows
-    enough.
+def _one_sided_vector(point: Pair, v: Pair, part: float) -> Pair:
+    """Return a horizontal vector of which one part is zero, orthogonal to the columns of the other factor, if it has
+    enough rows.
     """
     i = {0.0: 1, math.inf: 0}.get(part)
     if i is None or point.sizes[i] == point.sizes[2]:
@@ -500,21 +507,21 @@ def _of_one_part(point: Pair, v: Pair, part: float) -> Pair:
     return Pair(*(across if j == i else 0.0 * x for j, x in enumerate(v)))
 
 
-def _mixed(space: PairTangentSpace, x: Pair, y: Pair, share: float) -> Pair:
-    """A vector of length 1 with this share along y, of two that are orthogonal."""
+def _at_angle(space: PairTangentSpace, x: Pair, y: Pair, share: float) -> Pair:
+    """Return a vector of length 1 with this share along y, from two orthogonal vectors."""
     if share in (0.0, 1.0):
-        one = y if share else x
-        return one / space.norm(one)
+        v = y if share else x
+        return v / space.norm(v)
     return x * (math.sqrt((1.0 - share) * (1.0 + share)) / space.norm(x)) + y * (share / space.norm(y))
 
 
 def _part_size(part: float, i: int) -> float:
-    """By what the G and H parts are multiplied."""
+    """Return the factor by which the G or the H part is multiplied."""
     return ((1.0, 0.0) if part == math.inf else (part, 1.0))[i]
 
 
 def _mask(f: Features, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Zeros of a kind, and ones."""
+    """Draw a mask of zeros and ones with these features."""
     blocks = shape[:-2]
     first = np.arange(math.prod(blocks)).reshape(blocks) >= f.empty_blocks
     rows = np.arange(shape[-2]) >= f.empty_rows
@@ -522,7 +529,7 @@ def _mask(f: Features, shape: tuple[int, ...], rng: np.random.Generator) -> Arra
 
 
 def like(point: Pair, rng: np.random.Generator) -> Pair:
-    """Gaussian, with the size of each factor.
+    """Draw a Gaussian vector with the size of each factor.
 
     Examples
     --------
@@ -533,7 +540,7 @@ def like(point: Pair, rng: np.random.Generator) -> Pair:
 
 
 def horizontal_like(space: PairTangentSpace, v: Pair, rng: np.random.Generator) -> Pair:
-    """The horizontal part of `v`; another horizontal vector where that is next to nothing.
+    """Return the horizontal part of `v`, or a random horizontal vector if that part is small.
 
     Examples
     --------
@@ -547,8 +554,8 @@ def horizontal_like(space: PairTangentSpace, v: Pair, rng: np.random.Generator) 
     return Pair.unchecked(*(np.where(nearly_vertical, y, x) for x, y in zip(part, drawn, strict=True)))
 
 
-def _curvature_sized(space: PairTangentSpace, v: Pair) -> Pair:
-    """Scaled so that Γ(v, v) is as long as v, and an error in Γ cannot hide in a geodesic."""
+def _scale_to_curvature(space: PairTangentSpace, v: Pair) -> Pair:
+    """Scale a vector so that Γ(v, v) is as long as v, so that an error of Γ is visible in a geodesic."""
     bend = space.norm(space.christoffel(v))
     return v * (space.norm(v) / np.where(bend > 0, bend, 1.0))
 
@@ -577,11 +584,11 @@ class InvariantLoss:
         self.R = residual * rng.standard_normal((*point.block_shape, count, count))
 
     def gradient(self) -> Pair:
-        """The Euclidean gradient (PᵀRQH/s, QᵀRᵀPG/s)."""
+        """Return the Euclidean gradient (PᵀRQH/s, QᵀRᵀPG/s)."""
         return self._back(self.R @ self.QH, self.R.mT @ self.PG)
 
     def hessian(self, v: Pair) -> Pair:
-        """The Euclidean Hessian applied to v."""
+        """Return the Euclidean Hessian applied to v."""
         Pv, Qv = self.P @ v.G, self.Q @ v.H
         change = (Pv @ self.QH.mT + self.PG @ Qv.mT) / self.size
         return self._back(change @ self.QH + self.R @ Qv, change.mT @ self.PG + self.R.mT @ Pv)
@@ -591,7 +598,7 @@ class InvariantLoss:
 
 
 def typical_size(factor: Array) -> Array:
-    """Root mean square of the entries, per block; 1 for zeros.
+    """Return the root mean square of the entries per block; 1 for zeros.
 
     Examples
     --------
@@ -606,11 +613,12 @@ def typical_size(factor: Array) -> Array:
 # From somebody's arrays -----------------------------------------------------------------------------------------------
 
 
-def given(
+def from_arrays(
     name: str, arrays: Mapping[str, npt.ArrayLike], metric: str, dtype: str, seed: int = 0, relaxation: float = 0.0
 ) -> Scene:
-    """A point from named arrays: ``G``, ``H`` and any of `GIVEN`; the vectors that are missing are drawn. With an entry
-    ``metric`` it is a point for this metric alone.
+    """Make a point of named arrays: ``G``, ``H`` and any of `ARRAY_NAMES`; missing vectors are drawn at random.
+
+    An entry ``metric`` restricts the point to this metric.
 
     Raises
     ------
@@ -619,50 +627,54 @@ def given(
 
     Examples
     --------
-    >>> one = {"G": [[2.0]], "H": [[3.0]], "a_G": [[1.0]], "a_H": [[0.0]]}
+    >>> arrays = {"G": [[2.0]], "H": [[3.0]], "a_G": [[1.0]], "a_H": [[0.0]]}
     >>> given("mine", one, "inv", "float64").vectors["a"].G.item()
     1.0
     """
-    unknown = sorted(set(arrays) - {"G", "H", "metric", *GIVEN})
+    unknown = sorted(set(arrays) - {"G", "H", "metric", *ARRAY_NAMES})
     if unknown:
-        raise ValueError(f"point {name}: unknown array {unknown[0]!r}; expected G, H and any of {', '.join(GIVEN)}")
+        raise ValueError(
+            f"point {name}: unknown array {unknown[0]!r}; expected G, H and any of {', '.join(ARRAY_NAMES)}"
+        )
     if "G" not in arrays or "H" not in arrays:
         raise ValueError(f"point {name}: expected the arrays G and H, got {', '.join(sorted(arrays)) or 'nothing'}")
     with about(f"point {name}"):
         point = Pair(arrays["G"], arrays["H"])
-        vectors = _given_vectors(point, arrays)
+        vectors = _read_vectors(point, arrays)
         t = float(PRECISIONS[dtype].round(np.array(number("t", arrays.get("t", Features.t)))))
         point = round_to_dtype(point, dtype)
         _refuse_extremes(point)
         space = pair_metric(metric, relaxation).at(point)
-        drawn = _drawn_vectors(space, Features(point.block_shape), rng_of(seed, name), t)
+        random_vectors = _draw_vectors(space, Features(point.block_shape), rng_of(seed, name), t)
         if "a" in vectors:
             vectors.setdefault("v", vectors["a"])
-        scene = Scene(name, metric, dtype, space, _rounded(drawn | vectors, dtype), t, seed)
+        scene = Scene(name, metric, dtype, space, _round_vectors(random_vectors | vectors, dtype), t, seed)
         slack = 200 * PRECISIONS[dtype].roundoff * np.max(scene.condition, initial=1.0)
         if "hessian_v" in vectors and not np.all(space.is_horizontal(scene.vectors["hessian_v"], float(slack))):
             raise ValueError(f"hessian_v: expected a horizontal vector of {metric}; horizontal_projection makes one")
     return scene
 
 
-def _given_vectors(point: Pair, arrays: Mapping[str, npt.ArrayLike]) -> dict[str, Pair]:
-    found = {}
+def _read_vectors(point: Pair, arrays: Mapping[str, npt.ArrayLike]) -> dict[str, Pair]:
+    """Return the vectors that are given, checked."""
+    read = {}
     for vector in VECTORS:
         parts = [arrays[f"{vector}_{part}"] for part in "GH" if f"{vector}_{part}" in arrays]
         if len(parts) == 1:
             raise ValueError(f"expected both {vector}_G and {vector}_H, or neither, got one of them")
         if parts:
-            found[vector] = point.fitting(f"{vector}_G and {vector}_H", Pair(*parts))
-    hessian = [vector for vector in found if vector.startswith("hessian")]
+            read[vector] = point.fitting(f"{vector}_G and {vector}_H", Pair(*parts))
+    hessian = [vector for vector in read if vector.startswith("hessian")]
     if len(hessian) not in (0, 3):
         raise ValueError(f"expected all of hessian_e, hessian_w and hessian_v, or none, got {' and '.join(hessian)}")
-    if "a" in found and "b" in found and all(np.array_equal(x, y) for x, y in zip(found["a"], found["b"], strict=True)):
+    if "a" in read and "b" in read and all(np.array_equal(x, y) for x, y in zip(read["a"], read["b"], strict=True)):
         same = all(arrays[f"a_{part}"] is arrays[f"b_{part}"] for part in "GH")
-        found["b"] = found["a"] if same else found["b"]
-    return found
+        read["b"] = read["a"] if same else read["b"]
+    return read
 
 
 def _refuse_extremes(point: Pair) -> None:
+    """Raise an error if a factor is empty, or if products of its entries could leave the range of double precision."""
     for part, factor in zip("GH", point, strict=True):
         size = np.abs(factor).max(initial=0.0)
         if factor.size == 0:

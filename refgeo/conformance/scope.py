@@ -12,12 +12,12 @@ from refgeo.conformance.evidence import Evidence
 from refgeo.conformance.features import NARROW, Features, size_levels
 
 
-def counted(number: float, noun: str) -> str:
+def count_noun(number: float, noun: str) -> str:
     """Write a number with a noun, which gets its plural.
 
     Examples
     --------
-    >>> counted(1.2, "digit"), counted(8.7, "digit")
+    >>> count_noun(1.2, "digit"), count_noun(8.7, "digit")
     ('1 digit', '9 digits')
     """
     return f"{number:.0f} {noun}" + ("" if round(number) == 1 else "s")
@@ -64,7 +64,7 @@ class Scope:
         )
 
     @classmethod
-    def shared(cls, scopes: Sequence[Scope]) -> Scope:
+    def intersection(cls, scopes: Sequence[Scope]) -> Scope:
         """Make the scope that all scopes have in common; it is empty if there are none."""
         parts = [[getattr(scope, name) for scope in scopes] for name in ("met", "circumstances")]
         return cls(*(frozenset.intersection(*part) for part in parts)) if scopes else cls()
@@ -113,7 +113,7 @@ class Scope:
             wide = {name for name, h, _ in self.circumstances if h > NARROW}
             both = {name for name, h, is_batch in self.circumstances if h > NARROW and is_batch}
             yield (
-                f"{counted(len(names), 'circumstance')}: {len(wide)} with h > {NARROW}, "
+                f"{count_noun(len(names), 'circumstance')}: {len(wide)} with h > {NARROW}, "
                 f"{len(both)} with h > {NARROW} and several blocks"
             )
 

@@ -34,7 +34,7 @@ from refgeo.conformance.operations import ROUTINE, VALUES
 from refgeo.conformance.points import Points
 from refgeo.conformance.precision import N_PERTURBATIONS, PRECISIONS
 from refgeo.conformance.routine import Problem
-from refgeo.conformance.scene import build, rng_of
+from refgeo.conformance.scene import generate, rng_of
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import pair_metric
 from refgeo.support.arguments import Array
@@ -174,7 +174,7 @@ def make_problems(profile: str, seed: int, dtype: str = "float64") -> Iterator[S
     for k, features in enumerate(_wide_features(seed)):
         radii = tuple(RADII[(k + j) % len(RADII)] for j in range(0, 2 * WRONG_COUNT, 2))
         blocks, n, m = features.blocks[0], features.n, features.m
-        scene = build(features, "mix", dtype, seed)
+        scene = generate(features, "mix", dtype, seed)
         (G, H), rng = scene.point, scene.rng("network")
         X = rng.standard_normal((2 * n * m, blocks * n * m)) / np.sqrt(2 * n * m)
         yield SearchProblem(
@@ -373,7 +373,7 @@ class SearchOutcome:
 
     def shortfall(self, least: float) -> str:
         """Describe whether a search gains less than `least`, or than one projected gradient step; else return ""."""
-        reached, gained = self.reached, _projected_gradient_gain(self.metric, self.order, self.network, self.rho)
+        reached, gained = self.reached, _gradient_gain(self.metric, self.order, self.network, self.rho)
         if reached < MIN_GAIN_SHARE * gained - self.network.rounding:
             return f"the step increases the loss by {reached:.6g}, and one projected gradient step by {gained:.6g}"
         if reached < least - self.network.rounding:
@@ -406,7 +406,7 @@ def _end(metric: str, order: Any, network: SearchProblem, step: Pair) -> Pair | 
     return end
 
 
-def _projected_gradient_gain(metric: str, order: Any, network: SearchProblem, rho: float) -> float:
+def _gradient_gain(metric: str, order: Any, network: SearchProblem, rho: float) -> float:
     """Return the gain of one step of length ρ along the projected gradient."""
     e = network.gradient
     if metric == "adaptive":

@@ -23,7 +23,7 @@ Rule = Callable[..., tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
-class TrajectoryRequest:
+class TrajectorySpec:
     """The number of steps of a trajectory, its loss, its noise and the options of the rule.
 
     Attributes
@@ -134,15 +134,15 @@ def _set_states(torch: Any, states: Any) -> None:
 
 
 def loss_gradient(X: Array, Y: Array, scale: float, magnitude: float) -> Array:
-    """Return the gradient in X of the loss of a `TrajectoryRequest`."""
+    """Return the gradient in X of the loss of a `TrajectorySpec`."""
     return np.asarray(scale * np.tanh((X - Y) / magnitude))
 
 
-def compute_trajectory(
+def run_trajectory(
     implementation: Any,
     function: str,
     arrays: list[Array],
-    request: TrajectoryRequest,
+    request: TrajectorySpec,
     convert: Callable[[Any], Any],
     read: Callable[[Any, tuple[int, ...]], Array],
     breaches: dict[str, str],
@@ -162,10 +162,10 @@ def compute_trajectory(
     others = [[np.empty((request.count + 1, *x.shape)) for x in start[:2]] for start in request.between]
     runs = [
         (
-            _steps(implementation, function, start, request, convert, read, breaches, into),
+            _steps(implementation, function, start, request, convert, read, breaches, out),
             _RandomNumbers(request.stream),
         )
-        for start, into in zip((arrays, *request.between), (main, *others), strict=True)
+        for start, out in zip((arrays, *request.between), (main, *others), strict=True)
     ]
     for _ in range(request.count + 1 if request.between else 1):
         for steps, numbers in runs:
@@ -176,8 +176,8 @@ def compute_trajectory(
 
 
 def _steps(
-    implementation: Any, function: str, arrays: list[Array], request: TrajectoryRequest, convert: Callable[[Any], Any],
-    read: Callable[[Any, tuple[int, ...]], Array], breaches: dict[str, str], compute_trajectory: list[Array],
+    implementation: Any, function: str, arrays: list[Array], request: TrajectorySpec, convert: Callable[[Any], Any],
+    read: Callable[[Any, tuple[int, ...]], Array], breaches: dict[str, str], run_trajectory: list[Array],
 ) -> Iterator[None]:  # fmt: skip
     """Make one step of a trajectory each time the next item is requested."""
     G, H, Y = arrays
@@ -193,7 +193,7 @@ def _steps(
         ]
         if not all(np.isfinite(x).all() for x in numbers):
             break
-        for rows, x in zip(compute_trajectory, numbers, strict=True):
+        for rows, x in zip(run_trajectory, numbers, strict=True):
             rows[k] = x
         if k == request.count:
             break
@@ -209,7 +209,7 @@ def _steps(
         try:
             current = rule(*arguments)
             if function == "step":  # an optimiser of PyTorch has its parameters to change
-                changed = _mutated_arrays(arguments, argument_shapes, before, read)
+                changed = _find_mutations(arguments, argument_shapes, before, read)
                 breaches |= {"inputs_unchanged": f"changed its input {changed}"} if changed else {}
         except Exception as error:
             error.add_note(f"at step {k + 1}")
@@ -226,7 +226,7 @@ def _read(read: Callable[[Any, tuple[int, ...]], Array], x: Any, shape: tuple[in
         raise
 
 
-def _mutated_arrays(
+def _find_mutations(
     given: tuple[Any, ...], shapes: list[tuple[int, ...]], before: list[Array], read: Callable[..., Array]
 ) -> str:
     """Return the names of the arguments that a step has written to, or given another shape."""

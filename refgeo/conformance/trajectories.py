@@ -38,9 +38,9 @@ from refgeo.conformance.evidence import SURELY_WRONG_RATIO, WRONG_RATIO, CheckEv
 from refgeo.conformance.features import Features, all_levels, covering_design, distribute, size_levels
 from refgeo.conformance.points import Points
 from refgeo.conformance.precision import PRECISIONS, round_to_dtype
-from refgeo.conformance.scene import build, rng_of
+from refgeo.conformance.scene import generate, rng_of
 from refgeo.conformance.scope import Scope
-from refgeo.conformance.steps import UPDATE_RULES, TrajectoryRequest
+from refgeo.conformance.steps import UPDATE_RULES, TrajectorySpec
 from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array
 
@@ -119,7 +119,7 @@ class Start:
     @classmethod
     def of(cls, features: Features, dtype: str, seed: int) -> Start:
         """Make the start with these features."""
-        scene = build(features, "mix", dtype, seed)
+        scene = generate(features, "mix", dtype, seed)
         (G, H), X = scene.point, scene.point.product
         magnitude = float(np.sqrt(np.mean(X**2)))
         Y = X + magnitude * scene.rng("trajectory").standard_normal(X.shape)
@@ -232,9 +232,9 @@ class Rule:
         """Run a trajectory, also with steps of other trajectories between its own; `context` are further arguments of
         the call.
         """
-        between_arrays = tuple(map(self._arrays, between))
-        request = TrajectoryRequest(
-            count, scale, start.magnitude, noise * self.precision.roundoff, seed, self.options, stream, between_arrays
+        others = tuple(map(self._arrays, between))
+        request = TrajectorySpec(
+            count, scale, start.magnitude, noise * self.precision.roundoff, seed, self.options, stream, others
         )
         shapes = [(count + 1, *start.G.shape), (count + 1, *start.H.shape)]
         call = Call(self.function, "", self._arrays(start), (vars(request),), shapes, action="trajectory")
@@ -254,7 +254,7 @@ class Rule:
 
     def call(self, start: Start, scale: float) -> Call:
         """Make a call of a few steps, for use before another trajectory or concurrently with it."""
-        request = TrajectoryRequest(_FEW_STEPS, scale, start.magnitude, options=self.options)
+        request = TrajectorySpec(_FEW_STEPS, scale, start.magnitude, options=self.options)
         return Call(self.function, "", self._arrays(start), (vars(request),), action="trajectory")
 
     def scale(self, start: Start) -> float:
@@ -661,7 +661,7 @@ def _invariant_classes(evidence: Iterable[Evidence]) -> list[str]:
 
 
 def _suggest_declarations(
-    rule: Rule, evidence: Sequence[Evidence], classes: Collection[str], point: Features
+    rule: Rule, evidence: Sequence[Evidence], classes: Collection[str], at: Features
 ) -> Iterator[str]:
     """Yield what the author of a rule can declare, and what difference this would leave."""
     if "rotations" in classes:
@@ -673,7 +673,7 @@ def _suggest_declarations(
     exact = not any(e.is_likely_wrong for e in evidence if e.subject == "scalings by powers of 2")  # no rounding
     if rule.precision.name == "float64" and exact and "rotations" not in classes:  # which round, too
         rule_32 = Rule(rule._backend, rule.function, replace(rule.points, dtype="float32"), rule.options)
-        test_32, at_point = InvarianceTest.of(rule_32), [e for group in _compare_classes(rule_32, point) for e in group]
+        test_32, at_point = InvarianceTest.of(rule_32), [e for group in _compare_classes(rule_32, at) for e in group]
         evidence_32 = [*test_32.evidence, *at_point]
         if any(e.decisive for e in at_point) and not test_32.failures and not is_beyond_rounding(evidence_32):
             left = max(e.relative_error for e in evidence_32)
@@ -689,30 +689,28 @@ def _check_repeatable(rule: Rule) -> CheckEvidence:
     At a generic start it is repeated in every circumstance, at a start of every level of h again, and in turn with
     others.
     """
-    by_level = {
-        size_levels(features)["h"]: features for features in reversed(starts(rule.points.profile, rule.points.seed))
-    }
+    by_level = {size_levels(f)["h"]: f for f in reversed(starts(rule.points.profile, rule.points.seed))}
     evidence: list[Evidence] = []
-    for features in (_GENERIC, *by_level.values()):
-        start = rule.start(features)
-        with rule.in_new_process() if features is _GENERIC else nullcontext(rule) as new_rule:
+    for f in (_GENERIC, *by_level.values()):
+        start = rule.start(f)
+        with rule.in_new_process() if f is _GENERIC else nullcontext(rule) as new_rule:
             scale = rule.scale(start)
             try:
                 first = new_rule.run(start, scale)
                 depends = bool(_product_distance(new_rule.run(start, scale, stream=1), first.products).any())
             except NoResult:
-                if features is _GENERIC:
+                if f is _GENERIC:
                     raise
                 continue
         rounding = rule.rounding(start, first)
-        for change, context in _circumstances(rule, start, scale, features is _GENERIC, has_random_numbers=depends):
+        for change, context in _circumstances(rule, start, scale, f is _GENERIC, has_random_numbers=depends):
             errors = _product_distance(rule.run(start, scale, **context), first.products)
             k = int(np.argmax(errors != 0.0))  # later differences are amplified; a number that ends both is none
             if errors[k] > WRONG_RATIO * rounding[0]:
-                detail = f"from step {k} on, a run from the same start differs from the first one in a process, "
-                detail += (
-                    f"{change}: the optimiser uses what another run left, or random numbers of a generator of its own"
+                detail = (
+                    f"from step {k} on, a run from the same start differs from the first one in a process, {change}"
                 )
+                detail += ": the optimiser uses what another run left, or random numbers of a generator of its own"
                 return _make_evidence(Event.FAILED, detail, start.name)
         evidence.append(Evidence(start.name, event=Event.RESULT, sizes=start.sizes))
     return CheckEvidence(evidence)
@@ -727,9 +725,9 @@ def _circumstances(
     """
     others = {name: change(start) for name, change in OTHER_RUNS.items()}
     yield "if it is made again", {}
-    for name, other in others.items() if every else ():
-        yield f"after one {name}", {"preceding": (rule.call(other, scale),)}
-        yield f"with steps of one {name} between its own", {"between": (other,)}
+    for name, begin in others.items() if every else ():
+        yield f"after one {name}", {"preceding": (rule.call(begin, scale),)}
+        yield f"with steps of one {name} between its own", {"between": (begin,)}
     yield "with steps of several others between its own", {"between": tuple(others.values())}
     if every:
         yield "in another thread", {"in_thread": True}

@@ -54,7 +54,7 @@ class Coverage:
             self._context = context
             self._measured.switch_context(context)
 
-    def reached(self) -> CoverageData:
+    def data(self) -> CoverageData:
         """Return, for every function that decisive calls have entered, the lines and branches that they have not
         reached.
         """
@@ -90,7 +90,7 @@ def _environments() -> list[Path]:
 CoverageData = dict[tuple[str, str], tuple[set[int], set[tuple[int, int]]]]
 
 
-def uncovered_lines(processes: Sequence[CoverageData], unasked: Set[str] = frozenset()) -> dict[str, Ranges]:
+def find_uncovered_lines(processes: Sequence[CoverageData], unasked: Set[str] = frozenset()) -> dict[str, Ranges]:
     """Return, by file, the lines that no decisive call of any process has reached, of functions that a call has
     entered.
 

@@ -25,7 +25,7 @@ from refgeo.conformance.plan import Plan
 from refgeo.conformance.points import Points
 from refgeo.conformance.report import Report
 from refgeo.conformance.run import Progress, judge_all, no_progress
-from refgeo.conformance.scene import GIVEN, Scene, given
+from refgeo.conformance.scene import ARRAY_NAMES, Scene, from_arrays
 from refgeo.geometry.pair_metrics import PAIR_METRICS
 from refgeo.support.arguments import listed, one_of
 from refgeo.support.files import refuse_unwritable, write_text, write_whole
@@ -103,7 +103,7 @@ def write(
     options = {"dtype": dtype, "profile": profile, "seed": seed, "relaxation": relaxation}
     named = {"schema": SCHEMA, **options, **_inputs(blocks)}
     inputs = {**named, "sha256": _checksum(named)}
-    expected = _expected(blocks, progress or no_progress) if with_results else None
+    expected = _make_expected(blocks, progress or no_progress) if with_results else None
     for file in former:
         file.unlink()
     shutil.copyfile(Path(__file__).with_name(FORMAT), folder / FORMAT)
@@ -218,7 +218,7 @@ def _name(case: Scene, block: tuple[int, ...]) -> str:
     return case.name + (f"[{','.join(map(str, block))}]" if block else "")
 
 
-def _expected(blocks: list[Block], progress: Progress) -> NamedArrays:
+def _make_expected(blocks: list[Block], progress: Progress) -> NamedArrays:
     """Return an enclosure of every value of every case: midpoints and radii as decimal numbers."""
     expected: NamedArrays = {}
     for done, (name, case, block) in enumerate(blocks):
@@ -279,9 +279,9 @@ def _read_cases(folder: Path) -> tuple[NamedArrays, dict[str, Scene]]:
     options = named["dtype"], named["seed"], named["relaxation"]
     cases = {}
     for name, point in zip(named["cases"], named["points"], strict=True):
-        arrays = {key: named[f"{name}__{key}"] for key in ("G", "H", *GIVEN)}
+        arrays = {key: named[f"{name}__{key}"] for key in ("G", "H", *ARRAY_NAMES)}
         arrays["t"] = np.asarray(arrays["t"]).reshape(())
-        cases[name] = given(f"{name} {point}", arrays, str(named[f"{name}__metric"]), *options)
+        cases[name] = from_arrays(f"{name} {point}", arrays, str(named[f"{name}__metric"]), *options)
     return named, cases
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from refgeo.conformance.call import Event
 from refgeo.conformance.checks import Check
 from refgeo.conformance.evidence import MAX_RATIO, SURELY_WRONG_RATIO, Evidence, is_beyond_rounding
-from refgeo.conformance.scope import Scope, counted
+from refgeo.conformance.scope import Scope, count_noun
 
 ANY_METRIC = "any metric"
 """The metric of rows that are not about a single one."""
@@ -191,7 +191,7 @@ class Row:
         where = f"κ={self.lossy_case.condition:.0e}"
         if self.lossy_case.relative_error > NO_DIGIT_ERROR:
             return f"no digit at {where}"
-        return f"loses {counted(self.digits_lost, 'digit')} at {where}"
+        return f"loses {count_noun(self.digits_lost, 'digit')} at {where}"
 
     @property
     def remarks(self) -> Iterator[tuple[str, str]]:
@@ -210,7 +210,7 @@ class Row:
     @property
     def _digit_loss_text(self) -> str:
         assert self.lossy_case is not None
-        where, digits = f"κ = {self.lossy_case.condition:.1g}", counted(self.digits_lost, "digit")
+        where, digits = f"κ = {self.lossy_case.condition:.1g}", count_noun(self.digits_lost, "digit")
         if self.lossy_case.relative_error > NO_DIGIT_ERROR:
             return (
                 f"right at well-conditioned points; at {where}, no digit is right, but an implementation that uses QR "
@@ -348,7 +348,7 @@ def _decide(check: Check, summary: EvidenceSummary, diagnosis: Diagnosis) -> tup
     failed = summary.select(Event.ORACLE_FAILED)
     if failed:
         return Verdict.UNDECIDED, f"the result at {_describe_points(failed)} cannot be evaluated ({failed[0].detail})"
-    notes = [f"{counted(count, 'block')} not judged: {why}" for why, count in unknown.items()]
+    notes = [f"{count_noun(count, 'block')} not judged: {why}" for why, count in unknown.items()]
     first = {e.case: e for e in reversed(exhausted)}
     late = _describe_by_detail("not judged", [*first.values()][::-1])
     if exhausted and not (summary.decisive and all(e.demanding for e in exhausted)):
@@ -418,7 +418,7 @@ def _describe_count(summary: EvidenceSummary, evidence: list[Evidence]) -> str:
     """
     plain = [e for e in evidence if not e.circumstance]
     circumstance = f", {evidence[0].circumstance}" if evidence and not plain else ""
-    decisive = counted(_count_blocks(summary.decisive), "decisive point")
+    decisive = count_noun(_count_blocks(summary.decisive), "decisive point")
     return f"at {_count_blocks(plain or evidence)} of {decisive}{circumstance}"
 
 

@@ -15,7 +15,7 @@ from refgeo.conformance.checks import CHECKS
 from refgeo.conformance.evidence import MAX_RATIO, REFERENCE_ERROR, Evidence, compare, error_units, is_beyond_rounding
 from refgeo.conformance.features import Features
 from refgeo.conformance.operations import VALUES
-from refgeo.conformance.scene import build, given
+from refgeo.conformance.scene import from_arrays, generate
 from refgeo.conformance.verdict import Verdict, make_row
 
 
@@ -44,7 +44,7 @@ def answer_off_by(scene, value, wanted):
 
 
 def test_of_many_blocks_one_stands_for_those_of_which_nothing_is_to_be_said():
-    scene, value = build(Features((200,), 6, 5, 3), "inv", "float64"), VALUES["inner_product"]
+    scene, value = generate(Features((200,), 6, 5, 3), "inv", "float64"), VALUES["inner_product"]
     told = list(compare(scene, value, Answer(scene.reference(value))))
     assert len(told) < 10
     assert sum(one.multiplicity for one in told) == 200
@@ -97,7 +97,7 @@ def test_an_inaccurate_value_says_by_how_much_and_where():
 @pytest.mark.parametrize("name", ["christoffel", "horizontal_projection", "geodesic_2"])
 def test_what_the_factorised_route_may_have_lost_itself_does_not_acquit(name):
     """Where an error and the own one of the reference may pass the limit together, an enclosure tells."""
-    scene, value = build(Features((3,), 6, 5, 3), "inv", "float64"), VALUES[name]
+    scene, value = generate(Features((3,), 6, 5, 3), "inv", "float64"), VALUES[name]
     unit = error_units(scene, value)
     own = REFERENCE_ERROR * unit.attainable
     last = np.array([0.0, 0.0, 1.0])
@@ -108,14 +108,14 @@ def test_what_the_factorised_route_may_have_lost_itself_does_not_acquit(name):
 
 
 def test_of_a_wrong_batch_the_worst_block_is_enclosed_and_all_where_it_contradicts(monkeypatch):
-    scene, value = build(Features((5,), 6, 5, 3), "inv", "float64"), VALUES["christoffel"]
+    scene, value = generate(Features((5,), 6, 5, 3), "inv", "float64"), VALUES["christoffel"]
     wanted = np.array([0.0, 1e-3, 1e-2, 1e-3, 1e-30])
     answer = answer_off_by(scene, value, wanted)
     told = list(compare(scene, value, answer))
     assert [one.enclosed for one in told] == [True, False, True, False, False]
     assert [one.relative_error for one in told][1:4] == pytest.approx(wanted[1:4].tolist(), rel=1e-6)
     monkeypatch.setattr(type(scene), "reference", lambda *_: answer.parts)  # it acquits all, and is wrong
-    right = Answer(tuple(map(np.array, build(Features((5,), 6, 5, 3), "inv", "float64").space.christoffel(
+    right = Answer(tuple(map(np.array, generate(Features((5,), 6, 5, 3), "inv", "float64").space.christoffel(
         *(scene.vectors[name] for name in "ab")
     ))))  # fmt: skip
     told = list(compare(scene, value, right))
@@ -125,7 +125,7 @@ def test_of_a_wrong_batch_the_worst_block_is_enclosed_and_all_where_it_contradic
 
 def test_what_lies_within_an_enclosure_is_right(monkeypatch):
     """However wide it is: only what certainly lies outside counts."""
-    scene, value = build(Features((), 3, 3, 2), "mix", "float64"), VALUES["christoffel"]
+    scene, value = generate(Features((), 3, 3, 2), "mix", "float64"), VALUES["christoffel"]
     parts = scene.reference(value)
     for off, error in ((0.4, 0.0), (0.6, 0.1)):
         wide = [SimpleNamespace(mid=part + off, rad=np.full_like(part, 0.5)) for part in parts]
@@ -136,14 +136,14 @@ def test_what_lies_within_an_enclosure_is_right(monkeypatch):
 
 
 def test_the_first_block_of_a_small_point_is_enclosed_though_its_error_acquits():
-    scene, value = build(Features((2,), 3, 3, 2), "mix", "float64"), VALUES["christoffel"]
+    scene, value = generate(Features((2,), 3, 3, 2), "mix", "float64"), VALUES["christoffel"]
     told = list(compare(scene, value, Answer(tuple(scene.reference(value)))))
     assert [one.enclosed for one in told] == [True, False]
 
 
 @pytest.mark.parametrize(("entry", "event"), [(np.nan, Event.FAILED), (np.inf, Event.FAILED), (1.0, Event.RESULT)])
 def test_no_number_is_no_result(entry, event):
-    scene, value = build(Features((), 3, 3, 2), "mix", "float64"), VALUES["christoffel"]
+    scene, value = generate(Features((), 3, 3, 2), "mix", "float64"), VALUES["christoffel"]
     parts = tuple(np.array(part) for part in scene.reference(value))
     parts[0][0, 0] *= entry
     (told,) = compare(scene, value, Answer(parts))
@@ -155,7 +155,7 @@ def test_no_number_is_no_result(entry, event):
 def test_laws_of_curves_follow_velocities_along_which_factors_change_slowly(metric):
     """Whose fifth derivatives matter: differences of such curves keep their digits."""
     for features in (Features(h=2), Features((2,), 6, 5, 3), Features(length=1e3)):
-        scene = build(features, metric, "float64")
+        scene = generate(features, metric, "float64")
         for velocity, factor in zip(laws._draw_velocity(scene), scene.point, strict=True):
             assert np.all(np.linalg.norm(velocity, axis=(-2, -1)) <= 0.25 * np.linalg.norm(factor, axis=(-2, -1)))
 
@@ -212,7 +212,7 @@ def test_no_geodesic_that_passes_the_end_accuses_a_right_program(exponent):
     """However close: there a rounding of the inputs, which no program can undo, changes the way out."""
     value = VALUES["geodesic_exact"]
     for seed in range(10):
-        scene = given("mine", past_the_end(seed, 10.0**exponent), "mix", "float64")
+        scene = from_arrays("mine", past_the_end(seed, 10.0**exponent), "mix", "float64")
         arrays = [*scene.point, *scene.vectors["v"]]
         in_long_doubles = cone_geodesic(*(x.astype(np.longdouble) for x in arrays), scene.t)
         for parts in (tuple(x.astype(float) for x in in_long_doubles), polar_geodesic(*arrays, scene.t)):
@@ -235,7 +235,7 @@ def test_a_whole_check_of_geodesics_that_pass_the_end_is_green():
     features = (
         Features((), 3, 2, 1, t=t, radial=1.0, speed=speed) for t in (-2.0, -0.75, 1.0) for speed in (None, 7.9)
     )
-    for scene in (build(f, "mix", "float64") for f in features):
+    for scene in (generate(f, "mix", "float64") for f in features):
         sizes = (
             np.vdot(point, v) / np.vdot(point, point) for point, v in zip(scene.point, scene.vectors["v"], strict=True)
         )
@@ -247,7 +247,7 @@ def test_a_law_accuses_no_retraction_where_it_must_jump(t):
     """The best approximation of rank h jumps where singular values cross, at t = 1; elsewhere it does not."""
     v_G, v_H = np.array([[-0.5], [1.0]]), np.array([[-0.5], [1.0]])
     arrays = {"G": np.eye(2, 1), "H": np.eye(2, 1), "v_G": v_G, "v_H": v_H, "t": t}
-    scene = given("mine", arrays, "inv", "float64")
+    scene = from_arrays("mine", arrays, "inv", "float64")
 
     def retraction(call):
         G, H, v_G, v_H = call.arrays

@@ -24,14 +24,14 @@ from refgeo.conformance.features import (
     distribute,
     infeasible_pairs,
     size_levels,
-    unmasked_levels,
+    visible_levels,
 )
 from refgeo.conformance.judge import Judge
 from refgeo.conformance.memory import LAYOUTS, apply_layout
 from refgeo.conformance.operations import VALUES
 from refgeo.conformance.plan import Plan
 from refgeo.conformance.points import Points
-from refgeo.conformance.scene import build
+from refgeo.conformance.scene import generate
 
 EVERY_LEVEL = {(kind, band) for kind, bands in (SIZE_LEVELS | SPECIAL_LEVELS).items() for band in bands}
 
@@ -81,9 +81,7 @@ def met(evidence):
     levels = {level for features, _ in places for level in all_levels(features)}
     circumstances = {circumstance for _, circumstance in places}
     pairs = {(level, circumstance) for features, circumstance in places for level in all_levels(features)}
-    visible = {
-        level for features, _ in places for level in {*unmasked_levels(features), *size_levels(features).items()}
-    }
+    visible = {level for features, _ in places for level in {*visible_levels(features), *size_levels(features).items()}}
     return levels, circumstances, pairs, visible
 
 
@@ -115,7 +113,7 @@ def test_every_two_bands_meet_where_they_decide(evidence):
 
 def exists(circumstance, value):
     """Whether there is such a call for a value at some clear point."""
-    scenes = (build(one, "inv", "float64") for one in (Features(h=2), Features((3,), h=2)))
+    scenes = (generate(one, "inv", "float64") for one in (Features(h=2), Features((3,), h=2)))
     return any(circumstance.transformation(scene, value) is not None for scene in scenes)
 
 
@@ -174,7 +172,7 @@ def test_searches_have_one_column_and_several():
 
 @pytest.mark.parametrize("lies", LAYOUTS)
 def test_arrays_keep_their_contents_however_they_lie(lies):
-    scene = build(Features((2, 3), 5, 4, 2, shared="rows" if lies == "overlapping" else "all"), "inv", "float64")
+    scene = generate(Features((2, 3), 5, 4, 2, shared="rows" if lies == "overlapping" else "all"), "inv", "float64")
     call = scene.call(VALUES["christoffel"])
     laid = apply_layout(call.arrays, lies)
     for one, x in zip(laid, call.arrays, strict=True):
@@ -193,9 +191,9 @@ def test_arrays_keep_their_contents_however_they_lie(lies):
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 def test_a_turned_point_has_other_numbers_and_the_same_difficulty(value):
-    scene = build(Features((3,), h=2), "mix", "float64")
+    scene = generate(Features((3,), h=2), "mix", "float64")
     for k in (1, 2, 5, 38):
-        there = scene.turned(k)
+        there = scene.sign_flipped(k)
         assert not np.array_equal(there.call(value).arrays[0], scene.call(value).arrays[0])
         assert np.allclose(there.condition, scene.condition, rtol=1e-12)
         assert np.array_equal(error_units(there, value).decisive, error_units(scene, value).decisive)

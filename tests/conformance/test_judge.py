@@ -300,7 +300,7 @@ def test_large_heads_come_in_portions_and_none_is_left_out(monkeypatch):
 def test_the_first_rows_of_large_heads_are_what_is_enclosed(monkeypatch):
     from refgeo.conformance import points, scene
 
-    monkeypatch.setattr(points, "SMALL", 700)
+    monkeypatch.setattr(points, "MAX_ENCLOSED_SIZE", 700)
     monkeypatch.setattr(scene, "SMALL", 700)
     report = rg.check(checkpoint=bert_layer(24), layout="bert", heads=6, checks=["christoffel"], metrics=["inv"])
     row = report.rows[0]
@@ -1095,7 +1095,7 @@ def test_points_hold_every_two_bands_and_every_rare_level_where_it_shows(seed):
 
     found = features.covering_design("quick", seed)
     assert len(set(found)) == len(found) < 200
-    seen = set().union(*map(features.unmasked_levels, found))
+    seen = set().union(*map(features.visible_levels, found))
     assert {(kind, band) for kind, bands in features.SPECIAL_LEVELS.items() for band in bands} <= seen, (
         "each where it shows"
     )

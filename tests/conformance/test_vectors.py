@@ -16,7 +16,7 @@ from refgeo.conformance import archive, vectors
 from refgeo.conformance.evidence import error_units
 from refgeo.conformance.features import Features
 from refgeo.conformance.operations import VALUES
-from refgeo.conformance.scene import build
+from refgeo.conformance.scene import generate
 from refgeo.conformance.vectors import VectorFileError
 from refgeo.conformance.verdict import Verdict
 
@@ -96,7 +96,7 @@ def test_the_inputs_are_those_of_refgeo_check_and_hold_no_expected_values(format
     cases, named = load(tmp_path, format)
     assert cases == ["inv_0001", "inv_0002", "inv_0003"]
     assert count == 3
-    case = build(Features.parse("3-5x4x3/k3"), "inv", "float64", 5)
+    case = generate(Features.parse("3-5x4x3/k3"), "inv", "float64", 5)
     assert np.array_equal(named["inv_0003__G"], case.point.G[2])
     assert np.array_equal(named["inv_0003__v_H"], case.vectors["v"].H[2])
 
@@ -452,7 +452,7 @@ def test_the_units_of_expected_values_accuse_nobody_that_the_metric_does_not(met
     value = VALUES["horizontal_projection"]
     rng, close = np.random.default_rng(0), []
     for seed in range(5):
-        case = build(Features(n=6, m=5, condition_G=2.0, condition_H=8.0), metric, "float64", seed, relaxation)
+        case = generate(Features(n=6, m=5, condition_G=2.0, condition_H=8.0), metric, "float64", seed, relaxation)
         entries = vectors._units(case, (), value)
         length = float(error_units(case, value).gram * case.size(value))
         for part in (0, 1):
@@ -465,7 +465,7 @@ def test_the_units_of_expected_values_accuse_nobody_that_the_metric_does_not(met
                 largest = max(largest, float(np.linalg.norm(error[part])))
             close.append(largest / entries[part])
     assert min(close) > 0.95
-    ill = build(Features(n=6, m=5, condition_G=1e6, condition_H=1e6), metric, "float64", 0, relaxation=0.0)
+    ill = generate(Features(n=6, m=5, condition_G=1e6, condition_H=1e6), metric, "float64", 0, relaxation=0.0)
     assert vectors._units(ill, (), value) == [None, None]
 
 

@@ -13,7 +13,7 @@ from refgeo import paper
 from refgeo.cli import main
 from refgeo.conformance.features import Features
 from refgeo.conformance.operations import OPERATIONS
-from refgeo.conformance.scene import build
+from refgeo.conformance.scene import generate
 from refgeo.conformance.verdict import Verdict
 
 HEAD = "import os, random, sys, warnings\nimport numpy as np\nfrom refgeo import paper\n"
@@ -199,7 +199,7 @@ def test_only_a_backend_that_says_so_is_not_thread_safe(tmp_path):
 @pytest.mark.parametrize("case", ["5x4x2/k3", "34x40x32/k1"])
 def test_what_depends_on_the_size_of_numbers_is_laid_to_no_circumstance(tmp_path, case):
     """Calls in threads, and after other calls, have numbers of other sizes than the plain call beside them."""
-    largest = float(np.abs(build(Features.parse(case), "inv", "float64").point.G).max())
+    largest = float(np.abs(generate(Features.parse(case), "inv", "float64").point.G).max())
     small = f"(1.01 if np.abs(G).max() < {0.9 * largest!r} else 1.0)"
     source = f"def inner_product(metric, G, *a): return {small} * paper.inner_product(metric, G, *a)"
     report = rg.check(written(tmp_path, source), metrics=["inv"], cases=[case], profile="full")

@@ -25,7 +25,7 @@ import refgeo as rg
 from refgeo import paper
 from refgeo.conformance.operations import OPERATIONS
 from refgeo.conformance.points import Points
-from refgeo.conformance.scene import given
+from refgeo.conformance.scene import from_arrays
 from refgeo.conformance.verdict import Verdict
 from refgeo.geometry.pair import Pair
 
@@ -565,7 +565,7 @@ def features_at(target, metric, arguments):
     arrays = dict(zip(names, arguments, strict=False))
     if operation.extra:
         arrays["t"] = arguments[len(names)]
-    return features(given("call", arrays, metric, "float64"), operation)
+    return features(from_arrays("call", arrays, metric, "float64"), operation)
 
 
 @functools.cache
