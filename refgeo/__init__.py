@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from refgeo import paper as paper
     from refgeo.bridges import strategies as strategies
     from refgeo.bridges import testing as testing
-    from refgeo.conformance import adapters as adapters
-    from refgeo.conformance.reading import read as read
+    from refgeo.conformance.diagnosis.fitting import read as read
+    from refgeo.conformance.execution import adapters as adapters
     from refgeo.conformance.report import Report as Report
     from refgeo.conformance.run import check as check
     from refgeo.geometry.arrays import ElementwiseMetric as ElementwiseMetric

@@ -427,7 +427,7 @@ def _output_files(options: argparse.Namespace) -> dict[str, Path]:
     """Return the file of each format of the report, after a check that the packages for it are installed."""
     files = _select_outputs(options, *_OUTPUTS)
     if "html" in files:
-        from refgeo.conformance.render.page import require_html
+        from refgeo.conformance.report_html import require_html
 
         require_html()
     return files
@@ -489,9 +489,9 @@ def _rule_options(options: argparse.Namespace) -> dict[str, list[Any]]:
 
 def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:
     """Print the names of checks and test points, and the pairs of levels that no point combines."""
-    from refgeo.conformance.checks import select_checks
-    from refgeo.conformance.features import infeasible_pairs
-    from refgeo.conformance.points import Points
+    from refgeo.conformance.judging.checks import select_checks
+    from refgeo.conformance.points.covering_design import infeasible_pairs
+    from refgeo.conformance.points.sources import Points
 
     for check in select_checks(options.checks):
         print(f"{check.kind:10s} {check.name:40s} {check.statement}")

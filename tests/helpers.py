@@ -12,7 +12,7 @@ import pytest
 
 import refgeo as rg
 from refgeo import paper
-from refgeo.conformance.operations import OPERATIONS
+from refgeo.conformance.protocol.operations import OPERATIONS
 from refgeo.diagonal.geometry import geometry_of
 
 ROOT = Path(__file__).parents[1]

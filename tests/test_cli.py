@@ -166,7 +166,7 @@ def test_an_interrupted_check_reports_what_it_has_seen(tmp_path, capsys, monkeyp
 @pytest.mark.parametrize("where", ["select", "rows"])
 def test_an_interruption_before_and_after_the_points_is_one_too(where, monkeypatch):
     from refgeo.conformance.judge import Judge
-    from refgeo.conformance.points import Points
+    from refgeo.conformance.points.sources import Points
 
     kind = Points if where == "select" else Judge
     given, calls = getattr(kind, where), []

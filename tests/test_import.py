@@ -82,7 +82,7 @@ def test_the_geometry_and_its_searches_run_with_numpy_and_scipy_alone():
 
 
 def test_what_a_backends_process_runs_does_not_load_the_referee():
-    probe = "import sys, refgeo.conformance.host; print(*sys.modules)"
+    probe = "import sys, refgeo.conformance.execution.host; print(*sys.modules)"
     result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     loaded = set(result.stdout.split())
     assert not loaded & {"flint", "refgeo.exact", "refgeo.conformance.run", "scipy.optimize"}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import refgeo as rg
-from refgeo.conformance.process import Process
+from refgeo.conformance.execution.process import Process
 
 PACKAGE = str(Path(rg.__file__).parent)
 PAIR, VECTOR = (rg.Pair(*np.random.default_rng(seed).standard_normal((2, 5, 3))) for seed in (0, 1))

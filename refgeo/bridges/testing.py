@@ -33,20 +33,27 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.conformance.backend import TIMEOUT, Backend
-from refgeo.conformance.checks import CHECKS, Check, functions_of, normalise_row_name, parse_row_name, select_checks
-from refgeo.conformance.conduct import RULES, WHOLE_RUN_RULES
-from refgeo.conformance.diagnosis import NO_FORMULA, diagnose_result
-from refgeo.conformance.evidence import MAX_RATIO, compare
-from refgeo.conformance.operations import FUNCTIONS, OPERATIONS, VALUES, Value
+from refgeo.conformance.diagnosis.diagnosis import NO_FORMULA, diagnose_result
+from refgeo.conformance.execution.backend import TIMEOUT, Backend
+from refgeo.conformance.judging.checks import (
+    CHECKS,
+    Check,
+    functions_of,
+    normalise_row_name,
+    parse_row_name,
+    select_checks,
+)
+from refgeo.conformance.judging.evidence import MAX_RATIO, compare
+from refgeo.conformance.judging.verdict import Verdict
+from refgeo.conformance.optimisers.invariance import combinations, label_of
 from refgeo.conformance.plan import option_values
-from refgeo.conformance.precision import PRECISIONS
+from refgeo.conformance.points.scene import Scene, from_arrays
+from refgeo.conformance.protocol.call import UPDATE_RULES
+from refgeo.conformance.protocol.conduct import RULES, WHOLE_RUN_RULES
+from refgeo.conformance.protocol.operations import FUNCTIONS, OPERATIONS, VALUES, Value
+from refgeo.conformance.protocol.precision import PRECISIONS
 from refgeo.conformance.report import Report
 from refgeo.conformance.run import check
-from refgeo.conformance.scene import Scene, from_arrays
-from refgeo.conformance.steps import UPDATE_RULES
-from refgeo.conformance.trajectories import combinations, label_of
-from refgeo.conformance.verdict import Verdict
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import pair_metric
 from refgeo.support.arguments import detached, listed, one_of, order_of

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from refgeo.conformance.checks import CHECKS, Check, functions_of, select_checks
-from refgeo.conformance.operations import OPERATIONS
-from refgeo.conformance.points import Points
+from refgeo.conformance.judging.checks import CHECKS, Check, functions_of, select_checks
+from refgeo.conformance.points.sources import Points
+from refgeo.conformance.protocol.operations import OPERATIONS
 from refgeo.geometry.pair_metrics import pair_metric
 from refgeo.support.arguments import listed
 

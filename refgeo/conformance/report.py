@@ -6,20 +6,21 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from refgeo.conformance.backend import TIMEOUT
-from refgeo.conformance.operations import OPERATIONS
-from refgeo.conformance.points import Points
-from refgeo.conformance.render import data, page, terminal
-from refgeo.conformance.render.terminal import Line
-from refgeo.conformance.scope import Scope, count_noun
-from refgeo.conformance.verdict import FINDINGS, WHOLE_RUN_KINDS, Row, Verdict
+from refgeo.conformance import report_html, report_table
+from refgeo.conformance.execution.backend import TIMEOUT
+from refgeo.conformance.judging.scope import Scope, count_noun
+from refgeo.conformance.judging.verdict import FINDINGS, WHOLE_RUN_KINDS, Row, Verdict
+from refgeo.conformance.points.sources import Points
+from refgeo.conformance.protocol.operations import OPERATIONS
+from refgeo.conformance.report_table import Line
 
 SCHEMA = "refgeo-report/8"
 _MOST_RANGES = 8
@@ -288,14 +289,14 @@ class Report:
         from refgeo import __version__
 
         rows = [
-            data.as_plain(row) | {"outcome": row.outcome, "fails": row.fails, "reproduce": self.reproduce(row)}
+            as_plain(row) | {"outcome": row.outcome, "fails": row.fails, "reproduce": self.reproduce(row)}
             for row in self.rows
         ]
         head = {
             "schema": SCHEMA, "refgeo": __version__, "passed": self.passed, "passed_strictly": self.passed_strictly,
             "wrong": self.wrong, "backend": self.backend, "process": self.where, "dtype": self.dtype,
             "profile": self.points.profile, "relaxation": self.points.relaxation, "seed": self.seed,
-            "source": str(self.points), "not_run": data.as_plain(self.not_run), "interrupted": self.interrupted,
+            "source": str(self.points), "not_run": as_plain(self.not_run), "interrupted": self.interrupted,
         }  # fmt: skip
         return head | {"rows": rows}
 
@@ -312,7 +313,7 @@ class Report:
 
     def to_html(self) -> str:
         """The report as one self-contained page with plots; needs the extra ``html`` (matplotlib)."""
-        return page.to_html(list(self.head(verbose=True)), self.rows, self.foot(verbose=True), self.dtype)
+        return report_html.to_html(list(self.head(verbose=True)), self.rows, self.foot(verbose=True), self.dtype)
 
     def print(self, file: Any = None, verbose: bool = False) -> None:
         """Show the conclusion, what does not pass, and a table.
@@ -324,7 +325,7 @@ class Report:
         verbose : bool
             Whether to show the right formulas of what is wrong, each loss of digits, and the whole scope, too.
         """
-        terminal.show(list(self.head(verbose)), self.rows, self.foot(verbose), file)
+        report_table.show(list(self.head(verbose)), self.rows, self.foot(verbose), file)
 
     def __repr__(self) -> str:
         state = "passed" if self.passed else f"wrong: {', '.join(self.wrong)}" if self.wrong else "not passed"
@@ -337,3 +338,26 @@ def _names(rows: Sequence[Row], with_reason: bool) -> Iterator[str]:
         alike = [row for row in rows if row.check == check]
         name = check if len(alike) > 1 else str(alike[0])
         yield name + f" ({alike[-1].message})" * bool(with_reason and alike[-1].message and not alike[0].is_absent)
+
+
+def as_plain(value: Any) -> Any:
+    """As numbers, texts, lists and dicts; infinities become texts.
+
+    Examples
+    --------
+    >>> as_plain({"a": (1.0, float("inf"))})
+    {'a': [1.0, 'inf']}
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.metadata.get("json", field.name): as_plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): as_plain(item) for key, item in value.items()}
+    if isinstance(value, frozenset):
+        value = sorted(value)
+    if isinstance(value, (list, tuple)):
+        return [as_plain(item) for item in value]
+    if isinstance(value, float):
+        return float(value) if abs(value) < float("inf") else repr(float(value))
+    return value if isinstance(value, (int, str, type(None))) else str(value)

@@ -11,21 +11,20 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 
-from refgeo.conformance.backend import TIMEOUT, Backend
-from refgeo.conformance.call import BackendError
-from refgeo.conformance.checks import CHECKS
-from refgeo.conformance.evidence import Evidence
+from refgeo.conformance.execution.backend import TIMEOUT, Backend
+from refgeo.conformance.execution.coverage import CoverageData, find_uncovered_lines
+from refgeo.conformance.execution.process import ChildProcess
 from refgeo.conformance.judge import Judge, not_provided
-from refgeo.conformance.operations import FUNCTIONS, ROUTINE
+from refgeo.conformance.judging.checks import CHECKS
+from refgeo.conformance.judging.evidence import Evidence
+from refgeo.conformance.judging.verdict import ANY_METRIC, Row, make_row
+from refgeo.conformance.optimisers.invariance import trajectory_evidence
+from refgeo.conformance.optimisers.searches import search_evidence
 from refgeo.conformance.plan import Plan
-from refgeo.conformance.points import GivenPoints, Points
-from refgeo.conformance.process import ChildProcess
+from refgeo.conformance.points.sources import GivenPoints, Points
+from refgeo.conformance.protocol.call import UPDATE_RULES, BackendError
+from refgeo.conformance.protocol.operations import FUNCTIONS, ROUTINE
 from refgeo.conformance.report import Report
-from refgeo.conformance.searches import search_evidence
-from refgeo.conformance.steps import UPDATE_RULES
-from refgeo.conformance.trajectories import trajectory_evidence
-from refgeo.conformance.uncovered import CoverageData, find_uncovered_lines
-from refgeo.conformance.verdict import ANY_METRIC, Row, make_row
 from refgeo.support.errors import Interrupted, RefereeError
 from refgeo.support.threads import one_thread
 

@@ -9,8 +9,8 @@ from helpers import FUNCTIONS, METRICS, backend
 
 import refgeo as rg
 from refgeo import paper
-from refgeo.conformance import host  # noqa: F401  # so that no run within a run imports it anew
-from refgeo.conformance.operations import OPERATIONS
+from refgeo.conformance.execution import host  # noqa: F401  # so that no run within a run imports it anew
+from refgeo.conformance.protocol.operations import OPERATIONS
 
 ARGUMENTS = {name: OPERATIONS[name].vectors for name in FUNCTIONS}
 
@@ -166,7 +166,7 @@ def test_one_name_may_be_given_alone():
 
 def test_every_check_of_every_metric_and_dtype_is_an_item_and_names_differ():
     mark = rg.testing.parametrize_with_checks([paper, "refgeo.paper"], dtype=("float64", "float32"))
-    from refgeo.conformance.checks import select_checks
+    from refgeo.conformance.judging.checks import select_checks
 
     ids = [item.id for item in mark.args[1]]
     kinds = [one.kind for one in select_checks(None) if one.name != "retraction"]

@@ -12,10 +12,10 @@ from helpers import FUNCTIONS, backend, bert_layer, sampled
 import refgeo as rg
 from refgeo import exact, paper
 from refgeo.conformance import Backend, BackendError
-from refgeo.conformance.checks import CHECKS
-from refgeo.conformance.conduct import RULES
-from refgeo.conformance.operations import OPERATIONS, VALUES
-from refgeo.conformance.verdict import Verdict
+from refgeo.conformance.judging.checks import CHECKS
+from refgeo.conformance.judging.verdict import Verdict
+from refgeo.conformance.protocol.conduct import RULES
+from refgeo.conformance.protocol.operations import OPERATIONS, VALUES
 
 SOME = ["1x1x1", "1x5x1", "7x4x1/k3", "4x4x4", "10x9x4/k10", "2-6x7x2"]
 """Points enough for a wrong formula; `refgeo check` itself runs the whole profile on the literal ones."""
@@ -274,7 +274,7 @@ def test_a_network_gives_the_test_points():
 @pytest.mark.slow
 def test_large_heads_come_in_portions_and_none_is_left_out(monkeypatch):
     """A mistake in the fifth of six heads is seen; a portion has a name of its own."""
-    from refgeo.conformance import points
+    from refgeo.conformance.points import sources as points
 
     state = bert_layer(24)
     network = {"checkpoint": state, "layout": "bert", "heads": 6, "checks": ["christoffel"], "metrics": ["inv"]}
@@ -298,10 +298,11 @@ def test_large_heads_come_in_portions_and_none_is_left_out(monkeypatch):
 
 
 def test_the_first_rows_of_large_heads_are_what_is_enclosed(monkeypatch):
-    from refgeo.conformance import points, scene
+    from refgeo.conformance.points import scene
+    from refgeo.conformance.points import sources as points
 
     monkeypatch.setattr(points, "MAX_ENCLOSED_SIZE", 700)
-    monkeypatch.setattr(scene, "SMALL", 700)
+    monkeypatch.setattr(scene, "MAX_ENCLOSED_SIZE", 700)
     report = rg.check(checkpoint=bert_layer(24), layout="bert", heads=6, checks=["christoffel"], metrics=["inv"])
     row = report.rows[0]
     assert report.passed
@@ -314,7 +315,7 @@ def test_points_are_not_kept_when_they_have_been_judged():
     """Those of a large network together need much memory."""
     import gc
 
-    from refgeo.conformance.scene import Scene
+    from refgeo.conformance.points.scene import Scene
 
     rng, alive = np.random.default_rng(0), []
     points = {f"p{i}": {"G": rng.standard_normal((400, 2)), "H": rng.standard_normal((300, 2))} for i in range(3)}
@@ -780,7 +781,7 @@ def test_zeros_for_ill_conditioned_factors_are_wrong():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_small_formats_are_judged_where_they_leave_something_to_tell(dtype):
     """NumPy computes in the carrier, and rounds the result: right; twice the result is wrong where that can be told."""
-    from refgeo.conformance.precision import PRECISIONS
+    from refgeo.conformance.protocol.precision import PRECISIONS
 
     def rounded(function, factor=1.0):
         def call(metric, *arrays):
@@ -803,7 +804,7 @@ def test_small_formats_are_judged_where_they_leave_something_to_tell(dtype):
 
 def test_a_conversion_that_rounds_is_no_change_of_the_input():
     """Laws make arrays that a small format does not hold."""
-    from refgeo.conformance.precision import PRECISIONS
+    from refgeo.conformance.protocol.precision import PRECISIONS
 
     precision = PRECISIONS["bfloat16"]
 
@@ -1090,30 +1091,29 @@ def test_chance_is_no_cache():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_points_hold_every_two_bands_and_every_rare_level_where_it_shows(seed):
-    from refgeo.conformance import features
-    from refgeo.conformance.points import Points
+    from refgeo.conformance.points import covering_design as design
+    from refgeo.conformance.points.features import Features
+    from refgeo.conformance.points.sources import Points
 
-    found = features.covering_design("quick", seed)
+    found = design.covering_design("quick", seed)
     assert len(set(found)) == len(found) < 200
-    seen = set().union(*map(features.visible_levels, found))
-    assert {(kind, band) for kind, bands in features.SPECIAL_LEVELS.items() for band in bands} <= seen, (
+    seen = set().union(*map(design.visible_levels, found))
+    assert {(kind, band) for kind, bands in design.SPECIAL_LEVELS.items() for band in bands} <= seen, (
         "each where it shows"
     )
     clear = [
-        features.size_levels(one)
-        for one in found
-        if not features.all_levels(one) - {*features.size_levels(one).items()}
+        design.size_levels(one) for one in found if not design.all_levels(one) - {*design.size_levels(one).items()}
     ]
     pairs = {frozenset(pair) for one in clear for pair in itertools.combinations(one.items(), 2)}
-    kinds = itertools.combinations(features.SIZE_LEVELS, 2)
+    kinds = itertools.combinations(design.SIZE_LEVELS, 2)
     every = {
-        frozenset(((a, x), (b, y))) for a, b in kinds for x in features.SIZE_LEVELS[a] for y in features.SIZE_LEVELS[b]
+        frozenset(((a, x), (b, y))) for a, b in kinds for x in design.SIZE_LEVELS[a] for y in design.SIZE_LEVELS[b]
     } - {frozenset((("h", "64"), ("blocks", "a dozen")))}  # one large point, which is counted among what is rare
-    assert every - pairs == {frozenset(pair) for pair in features.infeasible_pairs("full")}
+    assert every - pairs == {frozenset(pair) for pair in design.infeasible_pairs("full")}
     run = [name for name, *_ in Points("quick", "float64", seed, 0.0).select("inv", None)]
     assert sorted(run) == sorted(one.name for one in found), "nothing is left out in double precision"
     for one in found:
-        assert features.Features.parse(one.name) == one
+        assert Features.parse(one.name) == one
 
 
 @pytest.mark.parametrize(
@@ -1121,6 +1121,6 @@ def test_points_hold_every_two_bands_and_every_rare_level_where_it_shows(seed):
     ["", "5x4", "5x4x6", "5x4x3/k0.5", "5x4x3/kx", "0-5x4x3", "5x4x3/nonsense", "7x4x1/k3/t=t", "5x4x3/k3/n=4"],
 )
 def test_what_is_no_name_is_none(name):
-    from refgeo.conformance.features import Features
+    from refgeo.conformance.points.features import Features
 
     assert Features.parse(name) is None

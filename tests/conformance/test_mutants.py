@@ -7,7 +7,7 @@ import pytest
 from helpers import sampled
 
 import refgeo as rg
-from refgeo.conformance.operations import OPERATIONS
+from refgeo.conformance.protocol.operations import OPERATIONS
 from validation.backends import implementations
 from validation.mutants import catalogue as mutants
 

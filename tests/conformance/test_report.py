@@ -11,7 +11,7 @@ from helpers import backend
 
 import refgeo as rg
 from refgeo import paper
-from refgeo.conformance.verdict import Verdict
+from refgeo.conformance.judging.verdict import Verdict
 
 SOME = ["10x9x4/k1", "10x9x4/k3", "10x9x4/k1e+06", "4-25x24x6/k3"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import refgeo as rg
-from refgeo.conformance.verdict import Verdict
+from refgeo.conformance.judging.verdict import Verdict
 
 FEW = {"checks": ["inner_product"], "cases": ["5x4x2/k3", "7x4x1/k3", "5x4x3/k3", "3-5x4x4/k3"]}
 

@@ -12,13 +12,13 @@ from helpers import bert_layer, sampled
 import refgeo as rg
 from refgeo import paper
 from refgeo.cli import main
-from refgeo.conformance import archive, vectors
-from refgeo.conformance.evidence import error_units
-from refgeo.conformance.features import Features
-from refgeo.conformance.operations import VALUES
-from refgeo.conformance.scene import generate
+from refgeo.conformance import vectors
+from refgeo.conformance.judging.evidence import error_units
+from refgeo.conformance.judging.verdict import Verdict
+from refgeo.conformance.points.features import Features
+from refgeo.conformance.points.scene import generate
+from refgeo.conformance.protocol.operations import VALUES
 from refgeo.conformance.vectors import VectorFileError
-from refgeo.conformance.verdict import Verdict
 
 FEW = ["20-1x1x1", "10x9x4/k1", "10x9x4/k10", "10x9x4/k1000", "4-25x24x6/k3"]
 
@@ -270,7 +270,7 @@ def test_a_flipped_byte_never_passes_unnoticed(solved, tmp_path):
             except VectorFileError:
                 continue
             if report.passed:  # then it was in padding, or in a digit that rounding takes
-                read = archive.read_named(file)
+                read = vectors.read_named(file)
                 for name, value in results.items():
                     assert np.allclose(read[name], value, rtol=1e-9, atol=1e-9 * np.max(np.abs(value))), name
                 passed += 1

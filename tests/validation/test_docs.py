@@ -15,8 +15,8 @@ import pytest
 from helpers import ROOT, Block, blocks
 
 from refgeo import cli
-from refgeo.conformance.checks import CHECKS
-from refgeo.conformance.features import Features
+from refgeo.conformance.judging.checks import CHECKS
+from refgeo.conformance.points.features import Features
 
 DOCS = ROOT / "validation" / "docs"
 PAGES = [

@@ -15,7 +15,7 @@ import numpy as np
 
 import refgeo as rg
 from refgeo import paper
-from refgeo.conformance.operations import OPERATIONS
+from refgeo.conformance.protocol.operations import OPERATIONS
 from validation import experiment
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")

@@ -23,10 +23,10 @@ import scipy.linalg
 
 import refgeo as rg
 from refgeo import paper
-from refgeo.conformance.operations import OPERATIONS
-from refgeo.conformance.points import Points
-from refgeo.conformance.scene import from_arrays
-from refgeo.conformance.verdict import Verdict
+from refgeo.conformance.judging.verdict import Verdict
+from refgeo.conformance.points.scene import from_arrays
+from refgeo.conformance.points.sources import Points
+from refgeo.conformance.protocol.operations import OPERATIONS
 from refgeo.geometry.pair import Pair
 
 BOTH = ("inv", "mix")

@@ -22,7 +22,7 @@ import numpy as np
 
 import refgeo as rg
 from refgeo import paper
-from refgeo.conformance.operations import OPERATIONS
+from refgeo.conformance.protocol.operations import OPERATIONS
 
 SOURCE = inspect.getsource(paper)
 FUNCTIONS = [name for name in OPERATIONS if hasattr(paper, name)]

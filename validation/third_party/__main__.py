@@ -24,7 +24,7 @@ from pathlib import Path
 
 import refgeo as rg
 from refgeo.conformance import vectors
-from refgeo.conformance.backend import Backend
+from refgeo.conformance.execution.backend import Backend
 from refgeo.support.files import write_text
 from validation.third_party import merges, page
 

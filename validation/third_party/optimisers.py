@@ -45,7 +45,7 @@ def lora(of_model):
     """A backend of an optimiser of a module with PEFT's names; all that it makes is in the precision it is given."""
 
     def make(params, **options):
-        from refgeo.conformance.adapters import lora_optimizer
+        from refgeo.conformance.execution.adapters import lora_optimizer
 
         torch.set_default_dtype(params[0].dtype)
         return lora_optimizer(of_model)(params, **options)

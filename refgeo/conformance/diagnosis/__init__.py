@@ -1,0 +1,1 @@
+"""Find why and where a result is wrong: causes, failure regions, formulas."""

@@ -1,0 +1,1 @@
+"""Run somebody's code, in a process of its own."""

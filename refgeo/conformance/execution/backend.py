@@ -1,0 +1,196 @@
+"""Backends: somebody's functions, found and called in one way, if possible in a process of their own."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from refgeo.conformance.execution.coverage import CoverageData
+from refgeo.conformance.execution.process import START_TIMEOUT, CallTimeout, Process, ProcessLost, Thread, refuse_itself
+from refgeo.conformance.protocol.call import Answer, BackendError, Call, Event, NoResult, demand_of
+from refgeo.conformance.protocol.operations import FUNCTIONS, arguments_of
+from refgeo.support.arguments import number
+
+TIMEOUT = 60.0
+"""Seconds that one call may take by default: compilers get their time, a hanging call does not hold up the run."""
+_MOST_LOSSES = 3
+
+
+class Backend:
+    """The functions of a module or object, with conversion of arrays both ways.
+
+    A backend that is given by its name or its file is loaded in a process of its own, with one thread for its linear
+    algebra. A module, or any other object, is called in this process, as it is here.
+
+    Parameters
+    ----------
+    implementation : module, object or str
+        Anything with some of the functions of the protocol (`refgeo.conformance.protocol.operations`); optionally
+        ``asarray`` (from NumPy, default: unchanged), ``to_numpy`` (back, default: ``numpy.asarray``) and ``thread_safe =
+        False``.
+        Or where it is: ``"module"``, ``"module:object"``, ``"path/to/file.py"``, ``"file.py:object"``. A function
+        alone is a sharpness routine (`refgeo.conformance.optimisers.searches`).
+    name : str, optional
+        How reports call it.
+    timeout : float
+        Seconds that one call may take. A function that takes longer, or has ended its process three times, is not
+        called again for that metric and order; points that it would have got are said not to be judged.
+    known : dict, optional
+        What another process of the same backend has `described`. It is loaded with the first call then, and if that
+        fails the call does.
+
+    Attributes
+    ----------
+    spec : str or None
+        What it can be loaded by again; None for an object that has no name.
+    where : str
+        "a process of its own" or "this process".
+    converts, thread_safe, is_plain : bool
+        Whether it has an ``asarray``, may be called from threads, and is a sharpness routine that is a function alone.
+    misspelt : list of str
+        Functions that are nearly called like one that is missing, in words.
+    described : dict
+        All that is `known` of it.
+
+    Raises
+    ------
+    BackendError
+        It cannot be loaded, or has none of the functions.
+
+    Examples
+    --------
+    >>> from refgeo import paper
+    >>> Backend(paper).where, Backend("refgeo.paper").where
+    ('this process', 'a process of its own')
+    """
+
+    def __init__(
+        self,
+        implementation: Any,
+        name: str | None = None,
+        timeout: float = TIMEOUT,
+        known: dict[str, Any] | None = None,
+    ) -> None:
+        timeout = float("inf") if timeout == float("inf") else number("timeout", timeout, "seconds", above=0.0)
+        self.spec = os.fspath(implementation) if isinstance(implementation, (str, os.PathLike)) else None
+        self.name = name or self.spec or getattr(implementation, "__name__", None) or type(implementation).__name__
+        refuse_itself(self.spec)
+        self.timeout = timeout
+        self._given_up: defaultdict[tuple[Any, ...], list[tuple[int, bool, NoResult]]] = defaultdict(list)
+        self._losses: Counter[tuple[Any, ...]] = Counter()
+        self._count = 0
+        self.has_own_process = self.spec is not None
+        self.where = "this process" if self.spec is None else "a process of its own"
+        self._server = Thread(implementation, FUNCTIONS) if self.spec is None else Process(self.spec, FUNCTIONS)
+        try:
+            self.described: dict[str, Any] = known or self._server.request(Call(action="describe"), START_TIMEOUT).parts
+        except ProcessLost as lost:
+            raise BackendError(f"backend {self.spec}: importing it failed: {lost}") from None
+        self._functions = frozenset(self.described["provides"])
+        self.converts: bool = self.described["converts"]
+        self.thread_safe: bool = self.described["thread_safe"]
+        self.is_plain: bool = self.described["is_plain"]
+        self.misspelt: list[str] = self.described["misspelt"]
+        if not self._functions:
+            raise BackendError(
+                f"backend {self.name}: expected at least one of the functions {', '.join(FUNCTIONS)}, found none; "
+                + "".join(f"{hint}; " for hint in self.misspelt)
+                + "for one function or class of a module, write MODULE:NAME; see https://refgeo.github.io/refgeo/check/"
+            )
+
+    @classmethod
+    def of(cls, backend: Any, timeout: float = TIMEOUT) -> Backend:
+        """Return the backend for a `Backend`, a name, a module or an object.
+
+        Examples
+        --------
+        >>> Backend.of("refgeo.paper").spec
+        'refgeo.paper'
+        """
+        return backend if isinstance(backend, Backend) else cls(backend, timeout=timeout)
+
+    def provides(self, function: str) -> bool:
+        """Whether the backend has `function`.
+
+        Examples
+        --------
+        >>> Backend("refgeo.paper").provides("sharpness")
+        False
+        """
+        return function in self._functions
+
+    def call(self, call: Call) -> Answer:
+        """Make a call, and return its results as float64 arrays of the expected shapes, or why there are none.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> one = np.ones((1, 1))
+        >>> call = Call("riemannian_gradient", "inv", [one] * 4, shapes=[(1, 1)] * 2)
+        >>> Backend("refgeo.paper").call(call).parts
+        [array([[1.]]), array([[1.]])]
+        """
+        kind, demand = (call.function, call.metric, *call.extra[1:]), demand_of(call)  # of a geodesic, with its order
+        for least, decisive, why in self._given_up[kind]:
+            if demand >= least and decisive >= call.decisive:
+                return Answer(failure=NoResult(why.event, f"not called again: {why}"))
+        call = replace(call, names=arguments_of(call.function, self.is_plain))
+        answer = self._request(call)
+        if _is_exhausted(answer.failure) and self.has_own_process and self._count > 1:
+            self.close()  # a new process tells a function that leaks from one that asks for too much
+            answer = self._request(call)
+        failure, losses = answer.failure, (*kind, call.decisive)
+        if failure is not None and (_is_exhausted(failure) or not self._count):
+            self._losses[losses] += 1
+            if _is_exhausted(failure) or self._losses[losses] >= _MOST_LOSSES:  # it takes its time, every time
+                self._given_up[kind].append((demand, call.decisive, failure))
+        return answer
+
+    def _request(self, call: Call) -> Answer:
+        """Send a call to the process, and after a loss let the next call start a new process."""
+        self._count += 1
+        try:
+            return self._server.request(call, self.timeout)
+        except (ProcessLost, BackendError) as lost:  # it could be imported once, and cannot any more
+            self._count = 0
+            event = Event.EXHAUSTED if isinstance(lost, CallTimeout) else Event.FAILED
+            return Answer(failure=NoResult(event, f"{call.function}: {lost}"))
+
+    def coverage(self) -> CoverageData:
+        """Return which lines of the backend's own files decisive calls have not reached."""
+        try:
+            data: CoverageData = self._server.request(Call(action="coverage"), self.timeout).parts
+            return data
+        except (ProcessLost, BackendError):
+            return {}
+
+    def restart(self) -> Backend:
+        """Return the same backend in a new process, which remembers nothing; itself if it has no process of its own."""
+        return Backend(self.spec, self.name, self.timeout, self.described) if self.has_own_process else self
+
+    @contextmanager
+    def isolated(self) -> Iterator[Backend]:
+        """Return a context with the same backend in a new process, which ends with it.
+
+        Without a process of its own, it is the backend itself.
+        """
+        restarted = self.restart()
+        try:
+            yield restarted
+        finally:
+            if restarted is not self:
+                restarted.close()
+
+    def close(self) -> None:
+        """End the process."""
+        self._count = 0
+        self._server.close()
+
+
+def _is_exhausted(failure: NoResult | None) -> bool:
+    """Return whether time or memory did not suffice."""
+    return failure is not None and failure.event is Event.EXHAUSTED

@@ -1,0 +1,1 @@
+"""From answers to evidence, and from evidence to rows with verdicts."""

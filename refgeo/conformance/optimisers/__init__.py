@@ -1,0 +1,1 @@
+"""Judge whole runs: searches for sharpness, and trajectories of update rules."""

@@ -1,0 +1,1 @@
+"""Make test points: features, covering design, random arrays, circumstances."""

@@ -1,0 +1,391 @@
+"""The covering design that generates the test points of a run.
+
+It combines two notions of combinatorial testing, so that faults are met and do not mask each other:
+
+- *Pairwise coverage* of sizes: every feasible pair of size levels, such as 64 columns and a dozen blocks, occurs in
+  some point.
+- *Base-choice coverage* of special levels, such as G = H: each occurs in a point without another special level, and
+  again, possibly together with others, for narrow and wide heads, for single blocks and batches.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from refgeo.conformance.points.features import Features, Overrides, affects, format_value, repair
+from refgeo.conformance.protocol.operations import Operation
+
+Level = tuple[str, str]
+"""A kind of level, and the name of one level of this kind."""
+
+
+def _levels(*overrides: Overrides) -> dict[str, Overrides]:
+    """Name each level after the fields that it sets."""
+    return {", ".join(f"{name}={format_value(x)}" for name, x in level.items()): level for level in overrides}
+
+
+def _values(name: str, *values: Any) -> list[Overrides]:
+    return [{name: value} for value in values]
+
+
+def _joint(names: str, *values: tuple[Any, ...]) -> list[Overrides]:
+    return [dict(zip(names.split(), value, strict=True)) for value in values]
+
+
+_TILES, _ODD, _MAX_EXCESS = (128, 256, 384, 512, 768), (97, 129, 201, 301, 769), 9
+
+
+SIZE_LEVELS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "h": {
+        "1": (1,), "2 to 4": (2, 3, 4), "5 to 16": (5, 6, 7, 8, 10, 12, 16), "17 to 32": (17, 20, 24, 32),
+        "33 to 63": (33, 40, 48, 63), "64": (64,), "65 to 96": (65, 80, 96),
+    },
+    "n": {"= h": (), "near h": (), "tiles": _TILES, "odd": _ODD},
+    "m": {"= h": (), "= n": (), "near h": (), "tiles": _TILES, "odd": _ODD},
+    "blocks": {
+        "none": ((), (1,)), "one": ((2,), (3,), (5,)), "a dozen": ((8,), (12,), (16,)),
+        "several": ((1, 2), (2, 3), (3, 1), (2, 3, 2), (1, 2, 1, 2)),
+        "as many": (), "dozens": ((37,), (64,)),
+    },
+    "κ": {"1": (1.0,), "3": (3.0,), "30": (30.0,), "100": (100.0,)},
+}  # fmt: skip
+"""Size levels of each kind: a named range, with the values from which the seed draws; rows may depend on h instead."""
+
+
+SPECIAL_LEVELS: dict[str, dict[str, Overrides]] = {
+    "condition": _levels(*_joint(
+        "condition_G condition_H", (1.0, 100.0), (100.0, 1.0), (330.0, 330.0), (700.0, 3.0), (3.0, 700.0), (1e3, 1e3),
+        (1e4, 1e4), (1e6, 1e6),
+    ), {"uneven_condition": 2e3}),
+    "point": _levels(
+        *_values("balance", 1.0, 0.99999994), *_values("turn", 0.0, 6e-8), *_values("gap", 0.0, 1e-9),
+        {"alike": 1}, *_values("identity", 1, 2, 3), {"normed": 1}, {"zero_rows": 1},
+    ),
+    "large": _levels(
+        {"n": 1030}, {"n": 32801, "h": 2}, {"m": 1030}, *_values("blocks", (257,), (1100,)),
+        {"n": 131, "m": 129, "h": 128},
+        {"blocks": (12,), "n": 67, "m": 64, "h": 64, "condition_G": 30.0, "condition_H": 30.0},  # a layer of heads
+    ),
+    "shared": _levels(*_values("shared", "G", "H", "all", "rows")),
+    "size": _levels(
+        *_joint(
+            "size_G size_H", (1e6, 1e-6), (1e-6, 1e6), (1e6, 1e6), (1e-6, 1e-6), (1e-5, 1e-5), (1e-9, 1e-9), (1e3, 1.0),
+        ),
+        {"uneven": 1e6},
+    ),
+    "length": _levels(
+        *_values("length", 0.0, 1e-9, 1e-13, 1e-30, 1e-60, 1e12), *_values("ratio", 0.0, math.inf),
+        {"length": 1e4, "ratio": 1e-8}, *_values("slope", 0.0, 1e-8), {"speed": 7.9},
+        {"radial": 0.9, "speed": 4.5, "t": -2.0},
+    ),
+    "angle": _levels(
+        {"same": 1}, *_values("cosine", 1.0, -1.0, 0.0, 0.9999999999999, 1e-7),
+        *_values("vertical", 0.0, 1.0, 1e-7, 1e-10, 0.99999997), {"radial": 1.0},
+    ),
+    "zeros": _levels(
+        *_values("part", 0.0, math.inf, 1.5e-5), {"sparse": 0.7}, {"empty_rows": 1}, {"empty_blocks": 1},
+    ),
+    "t": _levels(*_values("t", -2.0, 2.5, 0.0, 1.0, -0.75, 1000.0, 0.3, 0.00390625, 1e-7)),
+    "precision": _levels({"single": 1}),
+}  # fmt: skip
+"""Special levels of each kind, and the fields that each of them sets."""
+
+
+_SPECIAL = [((kind, name), level.items()) for kind, levels in SPECIAL_LEVELS.items() for name, level in levels.items()]
+
+
+NARROW = 16
+"""Number of columns above which a head is wide."""
+
+
+_QUICK_WIDTHS = {"1": "1", "2 to 4": "2 to 16", "5 to 16": "2 to 16", "17 to 32": "17 to 32"}
+"""Groups of levels of h in which the quick profile must meet each special level."""
+
+
+def size_levels(features: Features) -> dict[str, str]:
+    """The size level of each kind; "" where a value belongs to none, such as a special condition number.
+
+    Examples
+    --------
+    >>> size_levels(Features((12,), 768, 65, 64, 30.0, 30.0))
+    {'h': '64', 'n': 'tiles', 'm': 'near h', 'blocks': 'a dozen', 'κ': '30'}
+    """
+    h, n, m = features.h, features.n, features.m
+
+    def rows(count: int) -> str:
+        levels = {"= h": count == h, "tiles": count % 128 == 0, "near h": count <= h + _MAX_EXCESS, "odd": count < 1000}
+        return next((name for name, applies in levels.items() if applies), "")
+
+    count = math.prod(features.blocks)
+    batch = {
+        "none": features.blocks in ((), (1,)), "several": len(features.blocks) > 1, "as many": count in (h, n, m),
+        "one": count <= 5, "a dozen": count <= 16, "dozens": count <= 64, "": True,
+    }  # fmt: skip
+    is_even = features.condition_G == features.condition_H and features.uneven_condition == 1.0
+    kappa = format_value(features.condition_G) if is_even else ""
+    return {
+        "h": next((name for name, values in SIZE_LEVELS["h"].items() if h <= values[-1]), ""),
+        "n": rows(n), "m": "= n" if m == n != h else rows(m),
+        "blocks": next(name for name, applies in batch.items() if applies),
+        "κ": "1" if h == 1 else kappa if kappa in SIZE_LEVELS["κ"] else "",
+    }  # fmt: skip
+
+
+def all_levels(features: Features) -> set[Level]:
+    """The size levels and the special levels of a point; special levels that `repair` has undone are not among them."""
+    return {*size_levels(features).items()} | _find_special_levels(features)
+
+
+def _find_special_levels(features: Features) -> set[Level]:
+    values = vars(features).items()
+    return {level for level, overrides in _SPECIAL if overrides <= values}
+
+
+def visible_levels(features: Features) -> set[Level]:
+    """The special levels whose effect is visible: a single one, or one beside a special t."""
+    special = _find_special_levels(features)
+    others = {level for level in special if level[0] != "t"}
+    return set() if len(others) > 1 else others if features.has_zero_vectors else special
+
+
+def is_informative(features: Features, operation: Operation) -> bool:
+    """Whether a point tests an operation in a way of its own: it has no special level, or one that affects it."""
+    special = [name for kind, level in _find_special_levels(features) for name in SPECIAL_LEVELS[kind][level]]
+    return not special or any(affects(name, operation) for name in special)
+
+
+_MAX_COST, _MAX_LARGE_COST = 20_000, 110_000
+"""Bounds for `Features.cost`, in general and for the kind "large"."""
+
+
+_COST_SCALE = 4_000
+"""Cost at which a point must cover twice as much to be preferred to a point without cost."""
+
+
+_MAX_DRAWS, _MAX_CANDIDATES = 16, 4
+"""Number of attempts to draw a point; and of successful ones among which the best is taken."""
+
+
+Choose = Callable[[Sequence[Any]], Any]
+"""Chooses one element of a sequence."""
+
+
+def instantiate(levels: Mapping[str, str], choose: Choose) -> Features | None:
+    """Make a point with the given size levels; None if there is none, or if it is too expensive."""
+
+    def rows(kind: str, h: int, n: int = 0) -> int:
+        level = levels[kind]
+        if level in ("= h", "= n"):
+            return h if level == "= h" else n
+        least = h if level == "tiles" else h + _MAX_EXCESS
+        counts = range(h + 1, h + 1 + _MAX_EXCESS) if level == "near h" else SIZE_LEVELS[kind][level]
+        return int(choose([x for x in counts if x != n and (x > least or level == "near h")] or [0]))
+
+    h = choose(SIZE_LEVELS["h"][levels["h"]])
+    n = rows("n", h)
+    m = rows("m", h, n)
+    blocks = choose(SIZE_LEVELS["blocks"][levels["blocks"]] or ((h,), (n,), (m,)))
+    kappa = choose(SIZE_LEVELS["κ"][levels["κ"]])
+    point = Features(blocks, n, m, h, kappa, kappa)
+    is_expensive = point.cost > _MAX_COST or (kappa > 30.0 and h > 32)  # the latter take long to enclose
+    return None if is_expensive or not point.is_feasible or size_levels(point) != levels else point
+
+
+def random_choice(rng: np.random.Generator, options: Sequence[Any]) -> Any:
+    """Choose an element uniformly; unlike `Generator.choice`, without making an array of the options.
+
+    Examples
+    --------
+    >>> random_choice(np.random.default_rng(0), ["a"])
+    'a'
+    """
+    return options[int(rng.integers(len(options)))]
+
+
+def _extreme_points(levels: Mapping[str, str]) -> list[Features]:
+    """The points with the first, and with the last, value of every size level."""
+    return [point for point in (instantiate(levels, itemgetter(i)) for i in (0, -1)) if point]
+
+
+@cache
+def _feasible_combinations() -> tuple[list[dict[str, str]], Any, Any, list[frozenset[Level]]]:
+    """All feasible combinations of one size level of each kind; for each its cost, and the indices of the pairs of
+    levels that it contains; and the list of all pairs.
+    """
+    combinations, costs, pairs, indices = [], [], [], dict[frozenset[Level], int]()
+    for names in itertools.product(*SIZE_LEVELS.values()):
+        levels = dict(zip(SIZE_LEVELS, names, strict=True))
+        points = _extreme_points(levels)
+        if points:
+            combinations.append(levels)
+            costs.append(min(point.cost for point in points))
+            contained = map(frozenset, itertools.combinations(levels.items(), 2))
+            pairs.append([indices.setdefault(pair, len(indices)) for pair in contained])
+    return combinations, np.array(costs), np.array(pairs), [*indices]
+
+
+def infeasible_pairs(profile: str) -> list[tuple[Level, Level]]:
+    """The pairs of levels that no point of a profile contains, as none exists or all are too expensive.
+
+    Examples
+    --------
+    >>> (("h", "64"), ("blocks", "dozens")) in infeasible_pairs("full")
+    True
+    """
+    kinds = itertools.combinations(SIZE_LEVELS, 2)
+    pairs = (((a, x), (b, y)) for a, b in kinds for x in SIZE_LEVELS[a] for y in SIZE_LEVELS[b])
+    large = (size_levels(replace(Features(), **level)).items() for level in SPECIAL_LEVELS["large"].values())
+    covered = {*_feasible_combinations()[3]}
+    covered |= {frozenset(pair) for levels in large for pair in itertools.combinations(levels, 2)}
+    widths = [] if profile == "full" else [name for name in SIZE_LEVELS["h"] if not _group("h", name, is_full=False)]
+    return [x for x in pairs if frozenset(x) not in covered] + [(("what is rare", "any"), ("h", x)) for x in widths]
+
+
+def _pairwise_covering_array(rng: np.random.Generator) -> Iterator[Features]:
+    """Points that contain every feasible pair of size levels.
+
+    Greedy, as in AETG: each point is the one that covers most uncovered pairs, divided by its cost and perturbed at
+    random.
+    """
+    combinations, costs, pairs, every_pair = _feasible_combinations()
+    uncovered = np.ones(len(every_pair), dtype=bool)
+    weights = (1.0 + 0.3 * rng.random(len(combinations))) / (1.0 + costs / _COST_SCALE)
+    while uncovered.any():
+        best = int(np.argmax(uncovered[pairs].sum(axis=1) * weights))
+        uncovered[pairs[best]] = False
+        draws = (instantiate(combinations[best], partial(random_choice, rng)) for _ in range(_MAX_DRAWS))
+        points = (point for point in itertools.chain(draws, _extreme_points(combinations[best])) if point)
+        yield next(point for point in points if point.cost <= 3 * costs[best] + _COST_SCALE)
+
+
+Goal = tuple[Level, Level]
+"""A coverage goal: a special level, and where it must occur (`_ISOLATED`, or a kind of size and a `_group`)."""
+
+
+_ISOLATED = ("", "")
+"""In a point without another special level."""
+
+
+def _group(kind: str, level: str, is_full: bool) -> str:
+    """The group of size levels that a level is in; special levels must occur once in every group but "".
+
+    In the full profile every level is a group of its own.
+    """
+    if is_full:
+        return level
+    return _QUICK_WIDTHS.get(level, "") if kind == "h" else level if level in ("none", "several") else "one"
+
+
+def _goals_met(features: Features, is_full: bool) -> set[Goal]:
+    """The coverage goals that a point meets."""
+    sizes, unmasked = size_levels(features), visible_levels(features)
+    visible = unmasked if features.has_zero_vectors or features.single else _find_special_levels(features)
+    groups = [(kind, _group(kind, sizes[kind], is_full)) for kind in ("h", "blocks")]
+    return {(level, _ISOLATED) for level in unmasked} | {*itertools.product(visible, groups)}
+
+
+def _draw_point(goal: Goal, others: Sequence[Level], is_full: bool, rng: np.random.Generator) -> Features | None:
+    """Draw a point that meets a goal, and add other special levels, at most one of each kind, while it does.
+
+    None if the sizes that are drawn admit no such point.
+    """
+    choose = partial(random_choice, rng)
+    level, (kind, group) = goal
+    sizes = {"h": choose(("2 to 4", "5 to 16")), "n": choose(("= h", "near h")), "m": "near h", "κ": "3"}
+    sizes["blocks"] = choose(("none", "one", "several"))
+    if kind:
+        sizes[kind] = choose([name for name in SIZE_LEVELS[kind] if _group(kind, name, is_full) == group])
+    sizes |= {"κ": "1"} if sizes["h"] == "1" else {}
+    base = instantiate({kind: sizes[kind] for kind in SIZE_LEVELS}, choose)
+    levels, point = {level}, base and _apply(base, {level})
+    if base is None or point is None or goal not in _goals_met(point, is_full):
+        return None
+    by_kind = {kind: [x for x in others if x[0] == kind != level[0]] for kind, _ in others}
+    for candidates in (by_kind[kind] for kind in map(str, rng.permutation([*by_kind])) if by_kind[kind]):
+        more = levels | {choose(candidates)}
+        extended = _apply(base, more)
+        if extended and not extended.has_zero_vectors and goal in _goals_met(extended, is_full):
+            levels, point = more, extended
+    return point
+
+
+def _apply(sizes: Features, levels: set[Level]) -> Features | None:
+    """Apply special levels to a point with nothing special; None if they contradict each other, or cost too much."""
+    overrides = {name: value for kind, level in levels for name, value in SPECIAL_LEVELS[kind][level].items()}
+    point = repair(replace(sizes, **overrides))
+    limit = _MAX_LARGE_COST if any(kind == "large" for kind, _ in levels) else _MAX_COST
+    return point if point.is_feasible and point.cost <= limit and levels <= _find_special_levels(point) else None
+
+
+@cache
+def covering_design(profile: str, seed: int = 0) -> tuple[Features, ...]:
+    """The generated test points of a profile, simplest first.
+
+    They contain a pairwise covering array of the sizes (three for the full profile), and points for special levels:
+    each of these meets the first unmet goal, and is of a few random ones that do the one that meets most others for its
+    cost. A goal for which no point can be drawn is dropped.
+    """
+    rng, is_full = np.random.default_rng([seed, len(profile)]), profile == "full"
+    points = dict.fromkeys(point for _ in range(3 if is_full else 1) for point in _pairwise_covering_array(rng))
+    groups = ((kind, _group(kind, name, is_full)) for kind in ("h", "blocks") for name in SIZE_LEVELS[kind])
+    places = [_ISOLATED, *(group for group in dict.fromkeys(groups) if group[1])]
+    special = [(kind, x) for kind, names in sorted(SPECIAL_LEVELS.items(), key=lambda x: -len(x[1])) for x in names]
+    unmet: list[Goal] = [x for x in itertools.product(special, places) if x[1] == _ISOLATED or x[0][0] != "large"]
+    while unmet:
+        goal = unmet[0]
+        others = [level for level, place in unmet if place == goal[1] and (place != _ISOLATED or level[0] == "t")]
+        draws = (_draw_point(goal, others, is_full, rng) for _ in range(_MAX_DRAWS))
+        candidates = itertools.islice(filter(None, draws), _MAX_CANDIDATES)
+        met = {point: _goals_met(point, is_full).intersection(unmet) for point in candidates}
+        best = max(met, key=lambda point: len(met[point]) / (1.0 + point.cost / _COST_SCALE), default=None)
+        points |= {best: None} if best else {}
+        unmet = [goal for goal in unmet[1:] if best is None or goal not in met[best]]
+    return tuple(sorted(points, key=lambda f: (len(all_levels(f)), f.h == 1 or not f.is_generic, f.cost)))
+
+
+def distribute(points: Sequence[Sequence[Level]], items: Iterable[tuple[Any, Sequence[int]]]) -> list[list[Any]]:
+    """Assign each item to a point, so that equal items meet many different levels, and no point has many items.
+
+    Greedy: an item goes to the point whose levels it has met least often so far.
+
+    Parameters
+    ----------
+    points : sequence of sequence of Level
+        The levels of each point.
+    items : iterable of (item, sequence of int)
+        The items in order, each with the indices of the points that admit it. Repeat an item to assign it again, to
+        another point.
+
+    Returns
+    -------
+    list of list
+        The items of each point.
+
+    Examples
+    --------
+    >>> distribute([[("h", 1)], [("h", 2)]], [("a", [0, 1]), ("b", [0, 1]), ("a", [0, 1])])
+    [['a'], ['b', 'a']]
+    """
+    assigned: list[list[Any]] = [[] for _ in points]
+    meetings: Counter[Any] = Counter()
+    for item, admissible in items:
+
+        def novelty(i: int, item: Any = item) -> float:
+            novel = sum(1.0 / (1 + meetings[item, level]) for level in points[i])
+            return novel / max(len(points[i]), 1) - 0.3 * len(assigned[i])
+
+        candidates = [i for i in admissible if item not in assigned[i]]
+        if candidates:
+            best = max(candidates, key=novelty)
+            assigned[best].append(item)
+            meetings.update((item, level) for level in points[best])
+    return assigned
