@@ -1,7 +1,8 @@
 """Diagnosis of a failed check: the cause of a wrong result, and the region of inputs in which it is wrong.
 
 Whether a result is wrong is decided in `refgeo.conformance.judging`. A diagnosis is a hypothesis about the backend, and
-is reported only if it predicts the backend's results, up to rounding, at several failing points or at fresh ones. Hypotheses are tried in this order, so that a cause is found before its symptoms:
+is reported only if it predicts the backend's results, up to rounding, at several failing points or at fresh ones.
+Hypotheses are tried in this order, so that a cause is found before its symptoms:
 
 1. the check fails in certain circumstances only: a memory layout, a preceding call, another thread;
 2. the fault is inherited from another function of the backend;

@@ -30,8 +30,8 @@ class Backend:
     ----------
     implementation : module, object or str
         Anything with some of the functions of the protocol (`refgeo.conformance.protocol.operations`); optionally
-        ``asarray`` (from NumPy, default: unchanged), ``to_numpy`` (back, default: ``numpy.asarray``) and ``thread_safe =
-        False``.
+        ``asarray`` (from NumPy, default: unchanged), ``to_numpy`` (back, default: ``numpy.asarray``), and
+        ``thread_safe = False``.
         Or where it is: ``"module"``, ``"module:object"``, ``"path/to/file.py"``, ``"file.py:object"``. A function
         alone is a sharpness routine (`refgeo.conformance.optimisers.searches`).
     name : str, optional

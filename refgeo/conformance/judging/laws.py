@@ -3,9 +3,9 @@ r"""Laws: relations between results of a backend that must hold where no right r
 They are judged for a *retraction*, which may be any curve in the quotient with γ(0) = θ and γ'(0) = v. The first two
 laws are this definition; the third is a metamorphic relation: a changed call must give the result of the plain one.
 
-Lengths are measured with refgeo's geometry. Errors have the units of `evidence.py`; each is relative to the scale of all terms that are compared. Derivatives are five-point differences, ``(8(f(δ) − f(−δ)) − (f(2δ) −
-f(−2δ))) / 12δ``, with δ = u^{1/5}, where the truncation error δ⁴ and the rounding error u/δ are equal; their unit is
-u^{4/5}.
+Lengths are measured with refgeo's geometry. Errors have the units of `evidence.py`; each is relative to the scale of
+all terms that are compared. Derivatives are five-point differences, ``(8(f(δ) − f(−δ)) − (f(2δ) − f(−2δ))) / 12δ``,
+with δ = u^{1/5}, where the truncation error δ⁴ and the rounding error u/δ are equal; their unit is u^{4/5}.
 """
 
 from __future__ import annotations

@@ -283,7 +283,7 @@ class Scene:
         return of_point, 4.0 * max(0.0, of_vectors - 12.0) + 4.0 * float(np.log(max(abs(self.t), 1.0)))
 
     def length(self, parts: Parts, space: PairTangentSpace | None = None) -> Array:
-        """Return the length of a vector in the metric, or the absolute value of a number; infinite unless it is finite."""
+        """Return the length of a vector in the metric, or the absolute value of a number; infinite unless finite."""
         space = self.space if space is None else space
         if len(parts) == 1:
             return np.where(np.isfinite(parts[0]), np.abs(parts[0]), np.inf)
