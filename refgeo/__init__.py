@@ -5,7 +5,7 @@ Everything loads on first use. The geometry and its searches need NumPy and SciP
 
 from typing import TYPE_CHECKING
 
-from refgeo.support.deferred import deferred
+from refgeo.support.deferred import defer
 
 if TYPE_CHECKING:
     from refgeo import conformance as conformance
@@ -51,4 +51,4 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__getattr__, __dir__, __all__ = deferred(__name__)
+__getattr__, __dir__, __all__ = defer(__name__)

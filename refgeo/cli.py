@@ -399,7 +399,7 @@ def _add_inspect(commands: Any) -> None:
 
 def _show_progress(options: argparse.Namespace) -> Any:
     """Return a context in which progress is shown."""
-    return progress.shown("checking", options.quiet)
+    return progress.show_progress("checking", options.quiet)
 
 
 @contextlib.contextmanager

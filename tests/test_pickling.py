@@ -21,7 +21,7 @@ BERT = {
     }.items()
 }  # fmt: skip
 OWN = {f"a.0.b.{name}.weight": RNG.standard_normal((4, 4)) for name in "qkvo"}
-OWN_LAYOUT = rg.networks.own_layout("a.*.b", "q", "k", "v", "o", rotary=True, rotated=0.5, interleave_calls=True)
+OWN_LAYOUT = rg.networks.own_layout("a.*.b", "q", "k", "v", "o", rotary=True, rotated=0.5, interleaved=True)
 
 
 def loss(p):

@@ -20,7 +20,7 @@ from rich.console import Console
 
 import refgeo
 from refgeo.support.files import write_text
-from refgeo.support.progress import shown
+from refgeo.support.progress import show_progress
 
 console = Console()
 PACKAGES = ("numpy", "scipy", "torch", "transformers", "scikit-learn")
@@ -65,7 +65,7 @@ class Results:
         """The values of ``function(*arguments)`` by name, in so many processes; each is saved when it is there."""
         missing = {name: arguments for name, arguments in tasks.items() if name not in self.values}
         here = ((name, function(*arguments)) for name, arguments in missing.items())
-        with shown(description) as tell:
+        with show_progress(description) as tell:
             tell(len(tasks) - len(missing), len(tasks), "")
             found = here if workers == 1 else _in_processes(function, missing, workers)
             for done, (name, value) in enumerate(found, len(tasks) - len(missing) + 1):

@@ -111,11 +111,11 @@ class QuotientManifold(Manifold):  # type: ignore[misc]  # Pymanopt has no types
         """Normal entries of the size of those of `like`; zeros that the metric freezes stay."""
         frozen = isinstance(self.metric, ElementwiseMetric)
 
-        def drawn(x: Array) -> Array:
+        def draw(x: Array) -> Array:
             size = np.where(x == 0.0, 0.0, 1.0) if frozen else np.ones(x.shape)
             return np.asarray(self._rng.standard_normal(x.shape) * size * (float(np.sqrt(np.mean(x**2))) or 1.0))
 
-        return Pair(*map(drawn, self._like)) if isinstance(self._like, Pair) else drawn(self._like)
+        return Pair(*map(draw, self._like)) if isinstance(self._like, Pair) else draw(self._like)
 
     def random_tangent_vector(self, point: Any) -> Any:
         """A horizontal vector of unit length, all heads together."""

@@ -56,7 +56,7 @@ from refgeo.conformance.report import Report
 from refgeo.conformance.run import check
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import pair_metric
-from refgeo.support.arguments import detached, listed, one_of, order_of
+from refgeo.support.arguments import as_list, detach, one_of, order_of
 
 __all__ = ["BackendCheck", "assert_matches", "parametrize_with_checks"]
 
@@ -91,27 +91,27 @@ class BackendCheck:
     def __call__(self, backend: Any) -> None:
         """Run it: AssertionError with the reason, or ``pytest.skip`` for what the backend does not provide."""
         __tracebackhide__ = True
-        found = [(report, row) for report in self._reports(_backend(backend)) for row in report.rows]
-        found = [one for one in found if one[1].check == self.name and self.metric in ("", one[1].metric)]
-        failing = [one for one in found if one[1].fails or one[1].verdict is Verdict.CONTRACT]
-        failing = [one for one in failing if one[1].verdict is not Verdict.INHERITS]
+        rows = [(report, row) for report in self._reports(_backend(backend)) for row in report.rows]
+        rows = [entry for entry in rows if entry[1].check == self.name and self.metric in ("", entry[1].metric)]
+        failing = [entry for entry in rows if entry[1].fails or entry[1].verdict is Verdict.CONTRACT]
+        failing = [entry for entry in failing if entry[1].verdict is not Verdict.INHERITS]
         if failing:
             raise AssertionError("\n".join(line for report, row in failing for line in report.details(row)))
         silent = (Verdict.NOT_PROVIDED, Verdict.NOT_JUDGED, Verdict.INHERITS)
-        if all(row.verdict in silent for _, row in found):
+        if all(row.verdict in silent for _, row in rows):
             import pytest
 
-            said = [f"{row.verdict.value}: {row.message}" for _, row in found]
-            pytest.skip(said[0] if said else f"{self.name}: not provided, or it applies to no test point")
+            reasons = [f"{row.verdict.value}: {row.message}" for _, row in rows]
+            pytest.skip(reasons[0] if reasons else f"{self.name}: not provided, or it applies to no test point")
 
     def _reports(self, backend: Backend) -> list[Report]:
         """A function is run once for all of its rows of a metric; conduct is that of all functions and metrics."""
-        one, given = CHECKS[self.name], dict(self.arguments)
-        if one.kind != "contract":
-            function = next(filter(backend.provides, _functions_of(one)), one.function)
-            return [_report(backend, function, "inv" if one.kind == "trajectory" else self.metric, self.arguments)]
-        provided = filter(backend.provides, (name for name in FUNCTIONS if name in functions_of(given.get("checks"))))
-        metrics = given.get("metrics", ("inv", "mix"))
+        entry, options = CHECKS[self.name], dict(self.arguments)
+        if entry.kind != "contract":
+            function = next(filter(backend.provides, _functions_of(entry)), entry.function)
+            return [_report(backend, function, "inv" if entry.kind == "trajectory" else self.metric, self.arguments)]
+        provided = filter(backend.provides, (name for name in FUNCTIONS if name in functions_of(options.get("checks"))))
+        metrics = options.get("metrics", ("inv", "mix"))
         return [
             _report(backend, name, metric, self.arguments)
             for name in provided for metric in (metrics if name in OPERATIONS else metrics[:1])
@@ -139,11 +139,11 @@ _of_name = lru_cache(maxsize=64)(Backend.of)
 @lru_cache(maxsize=64)
 def _report(backend: Backend, function: str, metric: str, arguments: Arguments) -> Report:
     """All that is asked of one function in a metric."""
-    given = dict(arguments)
-    of_it = {function} | {name for name, one in CHECKS.items() if function in _functions_of(one)}
-    checks = [name for name in given.pop("checks", None) or () if name in of_it]
-    given |= {"metrics": [metric], "options": dict(given.get("options", ()))}
-    return check(backend, checks=checks or [function], **given)
+    options = dict(arguments)
+    names = {function} | {name for name, entry in CHECKS.items() if function in _functions_of(entry)}
+    checks = [name for name in options.pop("checks", None) or () if name in names]
+    options |= {"metrics": [metric], "options": dict(options.get("options", ()))}
+    return check(backend, checks=checks or [function], **options)
 
 
 def parametrize_with_checks(
@@ -202,41 +202,47 @@ def parametrize_with_checks(
     wanted = select_checks(checks)
     if not wanted:
         raise ValueError("checks: expected at least one check, got none")
-    combined = [label_of(one) for one in combinations(option_values(options))]
-    given_options = tuple((name, tuple(values)) for name, values in option_values(options).items())
-    wanted_metrics = tuple(pair_metric(metric, argument="metrics").name for metric in listed(metrics))
-    named = None if checks is None else tuple(listed(checks))
-    arguments = {"metrics": wanted_metrics, "checks": named, "profile": profile, "seed": seed,
-                 "relaxation": relaxation, "options": given_options}  # fmt: skip
-    functions, precisions = functions_of(checks), [one_of("dtype", one, PRECISIONS) for one in listed(dtype)]
+    labels = [label_of(choice) for choice in combinations(option_values(options))]
+    options_given = tuple((name, tuple(values)) for name, values in option_values(options).items())
+    metric_names = tuple(pair_metric(metric, argument="metrics").name for metric in as_list(metrics))
+    names = None if checks is None else tuple(as_list(checks))
+    arguments = {"metrics": metric_names, "checks": names, "profile": profile, "seed": seed,
+                 "relaxation": relaxation, "options": options_given}  # fmt: skip
+    functions, precisions = functions_of(checks), [one_of("dtype", name, PRECISIONS) for name in as_list(dtype)]
     items = []
     for implementation in backends:
         backend = Backend.of(implementation, timeout)
         if not any(map(backend.provides, functions)):
             missing = ", ".join(name for name in FUNCTIONS if name in functions)
             raise ValueError(f"checks: {_short(backend)} has none of the functions of these checks, {missing}")
-        expected = _expected_of(_short(backend), expected_failures or {})
-        asked = dict.fromkeys(one.function for one in wanted if one.kind in ("value", "law"))
-        absent = [] if checks is not None else [function for function in asked if not backend.provides(function)]
+        expected = _parse_expected_failures(_short(backend), expected_failures or {})
+        functions_of_values = dict.fromkeys(entry.function for entry in wanted if entry.kind in ("value", "law"))
+        absent = (
+            []
+            if checks is not None
+            else [function for function in functions_of_values if not backend.provides(function)]
+        )
         if absent:  # one item says it
             reason = f"not provided: {', '.join(absent)}"
             skipped = pytest.mark.skip(reason=reason)
             items.append(pytest.param(backend, None, id=f"{_short(backend)}-not provided", marks=skipped))
-        watched = RULES if any(name in OPERATIONS and backend.provides(name) for name in functions) else WHOLE_RUN_RULES
-        for one, precision in itertools.product(wanted, precisions):
-            is_there = one.name in watched if one.kind == "contract" else any(map(backend.provides, _functions_of(one)))
-            if not is_there and (checks is None or one.kind == "contract"):
+        rules = RULES if any(name in OPERATIONS and backend.provides(name) for name in functions) else WHOLE_RUN_RULES
+        for entry, precision in itertools.product(wanted, precisions):
+            is_provided = (
+                entry.name in rules if entry.kind == "contract" else any(map(backend.provides, _functions_of(entry)))
+            )
+            if not is_provided and (checks is None or entry.kind == "contract"):
                 continue
-            for metric in {"contract": [""], "trajectory": combined}.get(one.kind, wanted_metrics):
-                item = BackendCheck(one.name, metric, (("dtype", precision), *arguments.items()))
-                name = normalise_row_name(f"{one.name}[{metric}]")
-                failure = expected.get(name, expected.get(one.name))
+            for metric in {"contract": [""], "trajectory": labels}.get(entry.kind, metric_names):
+                item = BackendCheck(entry.name, metric, (("dtype", precision), *arguments.items()))
+                name = normalise_row_name(f"{entry.name}[{metric}]")
+                failure = expected.get(name, expected.get(entry.name))
                 marks = [pytest.mark.xfail(reason=failure, raises=AssertionError, strict=True)] if failure else []
                 items.append(pytest.param(backend, item, id=f"{_short(backend)}-{item}", marks=marks))
     return pytest.mark.parametrize(("backend", "check"), items)
 
 
-def _expected_of(backend: str, given: Mapping[str, str | Mapping[str, str]]) -> dict[str, str]:
+def _parse_expected_failures(backend: str, given: Mapping[str, str | Mapping[str, str]]) -> dict[str, str]:
     """The expected failures of one backend, checked."""
     plain = {name: reason for name, reason in given.items() if not isinstance(reason, Mapping)}
     own = given.get(backend)
@@ -289,7 +295,7 @@ explains only 1.1e-14 (float64, κ = 1)...
     pair = function != "inner_product" and isinstance(actual, (tuple, list, Pair))
     parts = tuple(actual) if pair else (actual,)
     if dtype is None:
-        dtypes = {np.asarray(detached(part)).dtype.name for part in parts}
+        dtypes = {np.asarray(detach(part)).dtype.name for part in parts}
         dtype = dtypes.pop() if len(dtypes) == 1 and dtypes <= {"float32", "float16"} else "float64"
     scene, value = _as_scene(function, metric, arguments, dtype, relaxation)
     backend = _backend_of_one(actual, scene, value)
@@ -310,14 +316,14 @@ explains only 1.1e-14 (float64, κ = 1)...
         )
     if not worst.is_inaccurate:
         return
-    found = diagnose_result(scene, value, backend)
-    read = [f"yours:    {line}" for line in found.yours] + [f"differs:  {found.differs}"] * bool(found.differs)
+    bounds = diagnose_result(scene, value, backend)
+    read = [f"yours:    {line}" for line in bounds.yours] + [f"differs:  {bounds.differs}"] * bool(bounds.differs)
     raise AssertionError(
         f"{function}[{metric}] does not match: the relative error is {worst.relative_error:.2g}"
         f"{where}, but rounding explains only {MAX_RATIO * worst.gram:.2g} ({dtype}, "
         f"κ = {worst.condition:.2g})\nexpected: {value.statement_of(metric)}\n"
         + "".join(f"{line}\n" for line in read)
-        + f"diagnosis: {found.text or (NO_FORMULA if not read else 'see the formula')}\n"
+        + f"diagnosis: {bounds.text or (NO_FORMULA if not read else 'see the formula')}\n"
         + worst.detail
     )
 
@@ -349,7 +355,7 @@ def _as_scene(
     order = order_of(named.pop("order")) if "order" in operation.extra else None
     renamed = dict(zip(operation.vectors, operation.sources, strict=True))
     arrays = {
-        name if name in ("G", "H", "t") else f"{renamed[name[:-2]]}{name[-2:]}": detached(array)
+        name if name in ("G", "H", "t") else f"{renamed[name[:-2]]}{name[-2:]}": detach(array)
         for name, array in named.items()
     }
     scene = from_arrays("given", arrays, metric, dtype, relaxation=relaxation)

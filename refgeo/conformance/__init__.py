@@ -5,7 +5,7 @@ Everything loads on first use: the process of a backend needs `refgeo.conformanc
 
 from typing import TYPE_CHECKING
 
-from refgeo.support.deferred import deferred
+from refgeo.support.deferred import defer
 
 if TYPE_CHECKING:
     from refgeo.conformance import vectors as vectors
@@ -18,4 +18,4 @@ if TYPE_CHECKING:
     from refgeo.conformance.report import Report as Report
     from refgeo.conformance.run import check as check
 
-__getattr__, __dir__, __all__ = deferred(__name__)
+__getattr__, __dir__, __all__ = defer(__name__)

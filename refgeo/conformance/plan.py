@@ -10,7 +10,7 @@ from refgeo.conformance.judging.checks import CHECKS, Check, functions_of, selec
 from refgeo.conformance.points.sources import Points
 from refgeo.conformance.protocol.operations import OPERATIONS
 from refgeo.geometry.pair_metrics import pair_metric
-from refgeo.support.arguments import listed
+from refgeo.support.arguments import as_list
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class Plan:
         options: Mapping[str, Sequence[Any]] | None = None,
     ) -> Plan:
         """Make a plan of the arguments of `refgeo.check`."""
-        metric_names = list(dict.fromkeys(pair_metric(metric, argument="metrics").name for metric in listed(metrics)))
+        metric_names = list(dict.fromkeys(pair_metric(metric, argument="metrics").name for metric in as_list(metrics)))
         if not metric_names:
             raise ValueError("metrics: expected at least one metric, got none")
-        names = None if checks is None else listed(checks)
+        names = None if checks is None else as_list(checks)
         selection = select_checks(names)
         if not selection:
             raise ValueError("checks: expected at least one check, got none")
@@ -64,7 +64,7 @@ class Plan:
                 f"cases: expected a check of a function at points, got {', '.join(names or ())}: searches and update "
                 "rules choose points of their own; leave out cases (--case)"
             )
-        chosen = None if cases is None else listed(cases)
+        chosen = None if cases is None else as_list(cases)
         wanted = [check.name for check in selection]
         return cls(metric_names, wanted, functions_of(names), points, chosen, option_values(options))
 

@@ -17,7 +17,7 @@ from refgeo.conformance.protocol.operations import VALUES
 from refgeo.conformance.protocol.precision import PRECISIONS
 from refgeo.conformance.report_table import Line, cells_of
 from refgeo.support.extras import require
-from refgeo.support.figures import plain_axes
+from refgeo.support.figures import make_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -144,7 +144,7 @@ def _draw(axes: Axes, dtype: str, rows: list[Row]) -> None:
     axes.set(xlim=(0.8, 1.6 * largest), ylim=(-0.5, most + 0.8))
     axes.set(xlabel="condition number κ of the factors", ylabel="digits kept")
     axes.grid(alpha=0.25)
-    plain_axes(axes)
+    make_axes(axes)
 
 
 def _draw_points(axes: Axes, rows: list[Row], height: Callable[[Evidence], float], ms: float, alpha: float) -> None:
@@ -164,7 +164,7 @@ def _draw_shares(axes: Axes, rows: list[Row]) -> None:
     axes.axhline(1.0, color="0.25", lw=1.2)
     axes.set(ylim=(-0.05, 1.1), xlabel="radius ρ", ylabel="share of the proved maximum")
     axes.grid(alpha=0.25)
-    plain_axes(axes)
+    make_axes(axes)
 
 
 def _draw_invariance(axes: Axes, rows: list[Row]) -> None:
@@ -176,4 +176,4 @@ def _draw_invariance(axes: Axes, rows: list[Row]) -> None:
         axes.plot(steps, rounding, ":", lw=1.2, color=colour, label=label)
     axes.set(xscale="log", yscale="log", xlabel="step k", ylabel="distance of X$_k$, share of the way")
     axes.grid(alpha=0.25)
-    plain_axes(axes)
+    make_axes(axes)

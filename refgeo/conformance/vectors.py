@@ -27,7 +27,7 @@ from refgeo.conformance.protocol.operations import VALUES, Operation, Value
 from refgeo.conformance.report import Report
 from refgeo.conformance.run import Progress, judge_all, no_progress
 from refgeo.geometry.pair_metrics import PAIR_METRICS
-from refgeo.support.arguments import listed, one_of
+from refgeo.support.arguments import as_list, one_of
 from refgeo.support.files import refuse_unwritable, write_text, write_whole
 
 SPECIFICATION = 2
@@ -93,7 +93,7 @@ def write(
     one_of("format", format, FORMATS)
     one_of("profile", profile, PROFILES)
     one_of("dtype", dtype, DTYPES)
-    metric_names = [one_of("metrics", metric, PAIR_METRICS) for metric in listed(metrics)]
+    metric_names = [one_of("metrics", metric, PAIR_METRICS) for metric in as_list(metrics)]
     points = Points(profile, dtype, seed, relaxation, None, checkpoint, layout, heads, key_value_heads)
     folder = Path(directory)
     former = _prepare_folder(folder)
@@ -148,8 +148,8 @@ def grade(
     inputs, known = _read_cases(Path(directory))
     recorded = read_named(Path(results))
     _check_names(recorded, inputs, Path(results))
-    names = [one_of("cases", name, known) for name in (known if cases is None else listed(cases))]
-    values = [one_of("checks", name, VALUES) for name in (VALUES if checks is None else listed(checks))]
+    names = [one_of("cases", name, known) for name in (known if cases is None else as_list(cases))]
+    values = [one_of("checks", name, VALUES) for name in (VALUES if checks is None else as_list(checks))]
     selection = [known[name] for name in names]
     points = Points(**{name: inputs[name] for name in OPTIONS}, files=(str(directory), selection))
     backend = Backend(_replay_backend(known, recorded), name=str(results))

@@ -19,7 +19,7 @@ def value_at(problem: LeastSquares, geometry: Geometry, t: Array) -> Array:
     return problem.increase(geometry.shift(problem.beta, t))
 
 
-def climbed(problem: LeastSquares, geometry: Geometry, t: Array, rho: Array, steps: int) -> tuple[Array, Array]:
+def climb(problem: LeastSquares, geometry: Geometry, t: Array, rho: Array, steps: int) -> tuple[Array, Array]:
     """Local maxima of F(W(t)) over the ball from the points t, and the values there."""
     lowest = geometry.lowest(problem.beta)
     value, gradient = _value_and_gradient(problem, geometry, t)

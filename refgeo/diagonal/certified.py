@@ -190,12 +190,12 @@ def second_order(
     problem = LeastSquares.of(u, v, X, y)
     rho = radii_of(rho, problem.batch)
     if geometry.is_linear:
-        found, t = _mixed_trust_region(problem, rho)
+        maximum, t = _trust_region_of_mix(problem, rho)
         t, leaves = _within(problem, geometry, t)
     else:
-        found = _taylor_maximum(problem, geometry, rho)
-        t, leaves = np.where(problem.beta != 0.0, found.x, 0.0), np.zeros(rho.shape, dtype=bool)
-    return Certified(found.lower, found.upper, geometry.velocity(problem.u, problem.v, t), t, leaves)
+        maximum = _taylor_maximum(problem, geometry, rho)
+        t, leaves = np.where(problem.beta != 0.0, maximum.x, 0.0), np.zeros(rho.shape, dtype=bool)
+    return Certified(maximum.lower, maximum.upper, geometry.velocity(problem.u, problem.v, t), t, leaves)
 
 
 def _taylor_maximum(problem: LeastSquares, geometry: Geometry, rho: Array) -> QuadraticMaximum:
@@ -207,10 +207,10 @@ def _taylor_maximum(problem: LeastSquares, geometry: Geometry, rho: Array) -> Qu
     return maximise_quadratic(2.0 * problem.g * slope, B, rho)
 
 
-def _mixed_trust_region(problem: LeastSquares, rho: Array) -> tuple[QuadraticMaximum, Array]:
+def _trust_region_of_mix(problem: LeastSquares, rho: Array) -> tuple[QuadraticMaximum, Array]:
     """In w, where the matrix is the same for all networks, unless something cannot move."""
-    found = maximise_quadratic(2.0 * problem.moving_g, 2.0 * problem.moving(problem.gram), SQRT2 * rho)
-    return found, found.x * np.sign(problem.beta) / SQRT2
+    maximum = maximise_quadratic(2.0 * problem.moving_g, 2.0 * problem.moving(problem.gram), SQRT2 * rho)
+    return maximum, maximum.x * np.sign(problem.beta) / SQRT2
 
 
 def _worst_case(
@@ -219,13 +219,13 @@ def _worst_case(
     beta, shape = problem.beta, (*rho.shape, problem.beta.shape[-1])
     leaves = np.zeros(rho.shape, dtype=bool)
     is_diagonal = _is_diagonal(problem.gram)
-    starts = [_alone(problem, geometry, rho)]
+    starts = [_single_coordinate_start(problem, geometry, rho)]
     if geometry.is_linear:
-        found, t = _mixed_trust_region(problem, rho)
+        maximum, t = _trust_region_of_mix(problem, rho)
         t, leaves = _within(problem, geometry, t)
-        uppers = [found.upper]
+        uppers = [maximum.upper]
         if not leaves.any():
-            return _certified(problem, geometry, rho, t, uppers, leaves)
+            return _make_certified(problem, geometry, rho, t, uppers, leaves)
     else:
         upper, t = outer.ball(problem, geometry, rho)
         uppers = [upper]
@@ -240,37 +240,37 @@ def _worst_case(
     together = np.stack([np.broadcast_to(start, shape) for start in starts])
     together = _into_ball(np.maximum(together, geometry.lowest(beta)), rho)
     steps = _STEPS if tight else _FEWER_STEPS
-    ends, values = ascent.climbed(problem, geometry, together, np.broadcast_to(rho, together.shape[:-1]), steps)
+    ends, values = ascent.climb(problem, geometry, together, np.broadcast_to(rho, together.shape[:-1]), steps)
     best = np.argmax(np.where(np.isnan(values), -math.inf, values), axis=0)[None]
     t = np.take_along_axis(ends, best[..., None], 0)[0]
     if tight and not geometry.is_linear:
         uppers.append(outer.ellipsoid(problem, geometry, t, rho))
-    return _certified(problem, geometry, rho, t, uppers, leaves)
+    return _make_certified(problem, geometry, rho, t, uppers, leaves)
 
 
 def _within(problem: LeastSquares, geometry: Geometry, t: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
     """t, or −t where only that is in the domain and as good, as at zero residual; and who leaves it either way."""
     lowest = geometry.lowest(problem.beta)
     leaves = np.any(t < lowest, axis=-1)
-    there, opposite = (ascent.value_at(problem, geometry, sign * t) for sign in (1.0, -1.0))
-    turn = leaves & ~np.any(-t < lowest, axis=-1) & (opposite >= there * (1.0 - 1e-14))
+    value, opposite = (ascent.value_at(problem, geometry, sign * t) for sign in (1.0, -1.0))
+    turn = leaves & ~np.any(-t < lowest, axis=-1) & (opposite >= value * (1.0 - 1e-14))
     return np.where(turn[..., None], -t, t), leaves & ~turn
 
 
-def _certified(
+def _make_certified(
     problem: LeastSquares, geometry: Geometry, rho: Array, t: Array, uppers: list[Array], leaves: npt.NDArray[np.bool_]
 ) -> Certified:
     t = np.where(problem.beta != 0.0, _into_ball(t, rho), 0.0)
     lower = np.maximum(ascent.value_at(problem, geometry, t), 0.0)
     lower = np.where(np.isnan(lower), math.inf, lower)
     rounding = problem.rounding(geometry.shift(problem.beta, t)) + _ROUNDING * lower
-    upper = np.min([_checked(bound, lower, rounding) for bound in uppers], axis=0)
+    upper = np.min([_check_bound(bound, lower, rounding) for bound in uppers], axis=0)
     upper = np.where(np.any(problem.beta != 0.0, axis=-1), upper, 0.0)
     short = leaves & (uppers[0] - lower > EXACT * uppers[0])  # for mix, the first bound does not know the domain
     return Certified(lower, upper, geometry.velocity(problem.u, problem.v, t), t, short)
 
 
-def _checked(bound: Array, lower: Array, rounding: Array) -> Array:
+def _check_bound(bound: Array, lower: Array, rounding: Array) -> Array:
     """A bound, at least what is reached; one that is beaten by more than rounding is a mistake of ours."""
     bound = np.where(np.isnan(bound), math.inf, bound)
     beaten = bound < lower - rounding
@@ -293,7 +293,7 @@ def _is_diagonal(gram: Array) -> bool:
     return bool(np.max(np.abs(off)) <= 1e-13 * np.max(np.abs(gram)))
 
 
-def _alone(problem: LeastSquares, geometry: Geometry, rho: Array) -> Array:
+def _single_coordinate_start(problem: LeastSquares, geometry: Geometry, rho: Array) -> Array:
     """Everything on one coordinate, the best: the answer where ρ is large."""
     beta = problem.beta
     shape = (*rho.shape, beta.shape[-1])

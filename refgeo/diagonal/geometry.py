@@ -112,7 +112,7 @@ class Geometry(ABC):
         return self.end(beta) * (1.0 - 2.0**-40)
 
 
-def _grown(beta: Array, t: Array) -> Array:
+def _grow(beta: Array, t: Array) -> Array:
     """β₀e^{√2t}, at most 1e250 in size: where its square overflows anyway, it is still a number times zero."""
     x = SQRT2 * t
     grown = beta * np.exp(np.minimum(x, 500.0))
@@ -128,15 +128,15 @@ class Invariant(Geometry):
 
     def shift(self, beta: Array, t: Array) -> Array:
         """W(t) = β − β₀."""
-        return np.where(t < 1.0, beta * np.expm1(SQRT2 * np.minimum(t, 1.0)), _grown(beta, t) - beta)
+        return np.where(t < 1.0, beta * np.expm1(SQRT2 * np.minimum(t, 1.0)), _grow(beta, t) - beta)
 
     def slope(self, beta: Array, t: Array) -> Array:
         """W′(t)."""
-        return SQRT2 * _grown(beta, t)
+        return SQRT2 * _grow(beta, t)
 
     def curvature(self, beta: Array, t: Array) -> Array:
         """W″(t)."""
-        return 2.0 * _grown(beta, t)
+        return 2.0 * _grow(beta, t)
 
     def concave_until(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
         """With z = e^{√2t}, h = gβ₀ and k = Dβ₀², half the second derivative is 4kz² + 2(h − k)z − λ."""
@@ -168,7 +168,7 @@ class Interpolated(Geometry):
         self.s = s
         self.name = f"s={s:g}"
 
-    def _grown_by(self, beta: Array, t: Array) -> Array:
+    def _relative_growth(self, beta: Array, t: Array) -> Array:
         """The difference z − 1."""
         scale = np.abs(beta) ** self.s
         shape = np.broadcast_shapes(t.shape, scale.shape)
@@ -178,12 +178,12 @@ class Interpolated(Geometry):
     def _power(self, beta: Array, t: Array, power: float) -> Array:
         """A power of z."""
         with np.errstate(divide="ignore", over="ignore"):
-            return np.asarray((1.0 + self._grown_by(beta, t)) ** power)
+            return np.asarray((1.0 + self._relative_growth(beta, t)) ** power)
 
     def shift(self, beta: Array, t: Array) -> Array:
         """W(t) = β − β₀."""
         with np.errstate(divide="ignore", over="ignore"):
-            return np.asarray(beta * np.expm1(np.log1p(self._grown_by(beta, t)) / self.s))
+            return np.asarray(beta * np.expm1(np.log1p(self._relative_growth(beta, t)) / self.s))
 
     def slope(self, beta: Array, t: Array) -> Array:
         """W′(t)."""

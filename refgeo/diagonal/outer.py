@@ -40,16 +40,16 @@ def ball(problem: LeastSquares, geometry: Geometry, rho: Array) -> tuple[Array, 
         radii = np.where(problem.beta != 0.0, geometry.shift(problem.beta, rho[..., None]) / size, 0.0)
         finite = np.all(radii < _LARGEST, axis=-1)
         radii = np.where(finite[..., None], radii, 0.0)
-        found = maximise_quadratic(
+        maximum = maximise_quadratic(
             radii * gradient, 2.0 * radii[..., :, None] * problem.log_gram * radii[..., None, :], np.ones_like(rho)
         )
-        return np.where(finite, found.upper, np.inf), on_sphere(found.x, rho)
+        return np.where(finite, maximum.upper, np.inf), on_sphere(maximum.x, rho)
     w, V = np.linalg.eigh(problem.log_gram)
     radius = geometry.shift(np.ones_like(rho), rho)
     finite = radius < _LARGEST
     along = (V.mT @ gradient[..., None])[..., 0]
-    found = maximise_diagonal_quadratic(along, 2.0 * w, np.where(finite, radius, 1.0))
-    return np.where(finite, found.upper, np.inf), on_sphere((V @ found.x[..., None])[..., 0], rho)
+    maximum = maximise_diagonal_quadratic(along, 2.0 * w, np.where(finite, radius, 1.0))
+    return np.where(finite, maximum.upper, np.inf), on_sphere((V @ maximum.x[..., None])[..., 0], rho)
 
 
 @np.errstate(divide="ignore", invalid="ignore", over="ignore")
@@ -78,10 +78,10 @@ def ellipsoid(problem: LeastSquares, geometry: Geometry, t: Array, rho: Array) -
     M = problem.log_gram
     from_middle = problem.beta * middle
     at_middle, down = problem.increase_and_gradient(from_middle)
-    found = maximise_quadratic(
+    maximum = maximise_quadratic(
         np.where(problem.beta != 0.0, down * problem.beta, 0.0) / root,
         2.0 * M / (root[..., :, None] * root[..., None, :]),
         radius,
     )
-    cancelled = 16.0 * np.finfo(np.float64).eps * (np.abs(at_middle) + np.abs(found.upper))
-    return np.where(usable, at_middle + found.upper + cancelled, np.inf)
+    cancelled = 16.0 * np.finfo(np.float64).eps * (np.abs(at_middle) + np.abs(maximum.upper))
+    return np.where(usable, at_middle + maximum.upper + cancelled, np.inf)

@@ -13,7 +13,7 @@ from refgeo.support.arguments import Array, real_array
 _LARGEST = 1e140
 
 
-def applied(matrix: Array, vectors: Array) -> Array:
+def apply(matrix: Array, vectors: Array) -> Array:
     """Matrices times vectors, ``(..., n, d)`` and ``(..., d)``; one matrix for all vectors is one product.
 
     Examples
@@ -66,7 +66,7 @@ class LeastSquares:
                 "u, X, y: expected leading dimensions that broadcast, "
                 f"got {u.shape[:-1]}, {X.shape[:-2]} and {y.shape[:-1]}"
             ) from None
-        return LeastSquares(u, v, X, applied(X, u * v) - y)
+        return LeastSquares(u, v, X, apply(X, u * v) - y)
 
     @cached_property
     def beta(self) -> Array:
@@ -86,7 +86,7 @@ class LeastSquares:
     @cached_property
     def g(self) -> Array:
         """Half the gradient with respect to β."""
-        return applied(self.X.mT, self.residual)
+        return apply(self.X.mT, self.residual)
 
     @cached_property
     def gram(self) -> Array:
@@ -111,12 +111,12 @@ class LeastSquares:
 
     def increase(self, w: Array) -> Array:
         """F(w) = Σ z(z + 2r), z = Xw: no difference of infinities where z is large."""
-        return self._increase(applied(self.X, w))
+        return self._increase(apply(self.X, w))
 
     def increase_and_gradient(self, w: Array) -> tuple[Array, Array]:
         """F(w) and its gradient."""
-        z = applied(self.X, w)
-        return self._increase(z), 2.0 * applied(self.X.mT, z + self.residual)
+        z = apply(self.X, w)
+        return self._increase(z), 2.0 * apply(self.X.mT, z + self.residual)
 
     def _increase(self, z: Array) -> Array:
         return np.asarray(np.sum(z * (z + 2.0 * self.residual), axis=-1))

@@ -56,7 +56,7 @@ def dual(geometry: Geometry, beta: Array, g: Array, D: Array, rho: Array) -> Dua
     size = np.max(np.abs(g * slope), axis=-1) / rho + np.max(D * slope**2, axis=-1)
     high = np.where(size > 0.0, size, 1.0)
     for _ in range(60):
-        best, inside = terms.maximised(high)
+        best, inside = terms.maximise(high)
         short = np.sum(inside * inside, axis=-1) <= rho**2
         if short.all():
             break
@@ -67,7 +67,7 @@ def dual(geometry: Geometry, beta: Array, g: Array, D: Array, rho: Array) -> Dua
     for _ in range(_BISECTIONS):
         # the scale of λ is unknown at first: down by factors of 16, then halving
         middle = np.where(low > 0.0, 0.5 * (low + high), high / 16.0)
-        best, t = terms.maximised(middle)
+        best, t = terms.maximise(middle)
         upper = np.minimum(upper, best + middle * rho**2)
         short = np.sum(t * t, axis=-1) <= rho**2
         inside, outside = np.where(short[..., None], t, inside), np.where(short[..., None], outside, t)
@@ -96,7 +96,7 @@ class _Terms:
         bend = down * self.geometry.curvature(self.beta, t) + 2.0 * self.D * slope**2 - 2.0 * multiplier[..., None]
         return down * slope - 2.0 * multiplier[..., None] * t, bend
 
-    def maximised(self, multiplier: Array) -> tuple[Array, Array]:
+    def maximise(self, multiplier: Array) -> tuple[Array, Array]:
         """The sum of the maxima, and where they are; 0 where nothing moves."""
         at = (self.beta, self.g, self.D, multiplier[..., None])
         first = np.clip(self.geometry.concave_from(*at), self.lowest, self.highest)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.diagonal.problem import LeastSquares, applied
+from refgeo.diagonal.problem import LeastSquares, apply
 from refgeo.support.arguments import Array, integer, number, real_array
 
 _DIVERGED = 1e6
@@ -93,12 +93,12 @@ def train(
     limit = _DIVERGED * np.maximum(np.mean(y**2, axis=-1), np.mean(given.residual**2, axis=-1))
     with np.errstate(over="ignore", invalid="ignore"):
         for step in range(most + 1):
-            residual = applied(X, u * v) - y
+            residual = apply(X, u * v) - y
             loss = np.mean(residual**2, axis=-1)
             running = (loss > target) & (loss <= limit)
             if step == most or not running.any():
                 break
-            gradient = np.where(running[..., None], rate * applied(X.mT, residual), 0.0)
+            gradient = np.where(running[..., None], rate * apply(X.mT, residual), 0.0)
             u, v, steps = u - gradient * v, v - gradient * u, steps + running
     diverged = ~((loss <= target) | running)
     return Trained(u, v, np.where(diverged, np.inf, loss), steps, loss <= target, diverged)

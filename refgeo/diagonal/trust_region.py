@@ -59,8 +59,8 @@ def maximise_quadratic(c: npt.ArrayLike, B: npt.ArrayLike, radius: npt.ArrayLike
     """
     c, B = np.asarray(c, dtype=np.float64), np.asarray(B, dtype=np.float64)
     w, V = np.linalg.eigh(B)
-    found = maximise_diagonal_quadratic((V.mT @ c[..., None])[..., 0], w, radius)
-    return found._replace(x=(V @ found.x[..., None])[..., 0])
+    maximum = maximise_diagonal_quadratic((V.mT @ c[..., None])[..., 0], w, radius)
+    return maximum._replace(x=(V @ maximum.x[..., None])[..., 0])
 
 
 def maximise_diagonal_quadratic(c: npt.ArrayLike, w: npt.ArrayLike, radius: npt.ArrayLike) -> QuadraticMaximum:
@@ -94,13 +94,16 @@ def maximise_diagonal_quadratic(c: npt.ArrayLike, w: npt.ArrayLike, radius: npt.
     # in units in which c and wρ are at most 1, squares neither overflow nor matter where they underflow
     size = np.maximum(np.max(np.abs(c), axis=-1), np.max(np.abs(w), axis=-1) * rho)
     size = np.where(size > 0.0, size, 1.0)
-    found = _maximised(c / size[..., None], w / (size / rho)[..., None])
+    maximum = _maximise_on_unit_ball(c / size[..., None], w / (size / rho)[..., None])
     return QuadraticMaximum(
-        found.x * rho[..., None], found.lower * size * rho, found.upper * size * rho, found.multiplier * size / rho
+        maximum.x * rho[..., None],
+        maximum.lower * size * rho,
+        maximum.upper * size * rho,
+        maximum.multiplier * size / rho,
     )
 
 
-def _maximised(c: Array, w: Array) -> QuadraticMaximum:
+def _maximise_on_unit_ball(c: Array, w: Array) -> QuadraticMaximum:
     """The same on the unit ball, for coefficients of the order of 1."""
     c = np.where(np.abs(c) < 1e-150, 0.0, c)
     top = np.max(w, axis=-1)

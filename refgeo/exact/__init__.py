@@ -265,7 +265,7 @@ class ExactTangentSpace:
     def _name(self) -> str:
         return "mix" if self.s else "inv"
 
-    def _checked(self, vector: Vector) -> list[Array]:
+    def _check(self, vector: Vector) -> list[Array]:
         parts = [real_array("vector", part) for part in vector]
         if [part.shape for part in parts] != [factor.shape for factor in self.point]:
             raise ValueError(
@@ -302,7 +302,7 @@ class ExactTangentSpace:
         Both get the operations at the point, and the parts of the vectors; what these keep is of one precision.
         """
         bits, trouble = self.least_bits, "that is less than least_bits"
-        arrays = [array for vector in vectors for array in self._checked(vector)]
+        arrays = [array for vector in vectors for array in self._check(vector)]
         while bits <= self.max_bits:
             with _precision(bits), _threads(self.point[0].size):
                 try:
@@ -324,7 +324,7 @@ class ExactTangentSpace:
                         and rad.max() <= (narrow or NARROW) * max(np.abs(mid).max(), size)
                         for (mid, rad), size in zip(results, beside, strict=True)
                     ):
-                        return [_rounded(*result, ball) for result, ball in zip(results, balls, strict=True)]
+                        return [_round(*result, ball) for result, ball in zip(results, balls, strict=True)]
                     trouble = "the balls are too wide, or their values beyond the range of doubles"
             bits *= 2
         raise EnclosureError(f"no usable enclosure with up to {self.max_bits} bits: {trouble}")
@@ -376,7 +376,7 @@ def _threads(entries: int) -> Iterator[None]:
         flint.ctx.threads = before
 
 
-def _rounded(mid: Array, rad: Array, ball: arb_mat) -> Enclosure:
+def _round(mid: Array, rad: Array, ball: arb_mat) -> Enclosure:
     # float() of a ball is its midpoint rounded to double: half a unit in the last place, bounded by eps·|mid| or,
     # below the normal range, by the smallest double.
     tiny = np.finfo(np.float64).smallest_subnormal

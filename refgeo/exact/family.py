@@ -38,7 +38,7 @@ class BetweenPoint:
         self.A, self.squares = _balancing(*paper.grams(G, H, relaxation))
         power = _diagonal([x ** (self.s - arb(1) / 2) for x in self.squares])
         inverse = _diagonal([x ** (arb(1) / 2 - self.s) for x in self.squares])
-        self.weights = self._carried(power, power)
+        self.weights = self._carry(power, power)
         self.raising = self.A.mT @ inverse @ self.A, self.A.inverse @ inverse @ self.A.inverse.mT
 
     def inner_product(self, *vectors: Ball) -> arb:
@@ -105,9 +105,9 @@ class BetweenPoint:
         A, alpha = self.A, self._divided_differences(self.s - 1, arb(1) / 2)
         beta = self._divided_differences(self.s, arb(0))
         moved_S, moved_T = A.inverse.mT @ S_dot @ A.inverse, A @ T_dot @ A.mT
-        return self._carried(alpha * moved_S + beta * moved_T, alpha * moved_T + beta * moved_S)
+        return self._carry(alpha * moved_S + beta * moved_T, alpha * moved_T + beta * moved_S)
 
-    def _carried(self, G: Ball, H: Ball) -> tuple[Ball, Ball]:
+    def _carry(self, G: Ball, H: Ball) -> tuple[Ball, Ball]:
         """Weights of the gauge at the point."""
         return self.A.inverse @ G @ self.A.inverse.mT, self.A.mT @ H @ self.A
 

@@ -245,7 +245,9 @@ def flow(
     >>> abs(float((G * H)[0, 0]) - 18.0) < 1e-10  # at 53 bits
     True
     """
-    bases = [_beside(x, v * t) for x, v in zip(point, velocity, strict=True)]  # γ(t) is where tγ'(0) leads in time 1
+    bases = [
+        _concatenate(x, v * t) for x, v in zip(point, velocity, strict=True)
+    ]  # γ(t) is where tγ'(0) leads in time 1
     system = _System(metric, [Ball(B).gram for B in bases], relaxation, 2.0**-20 * narrow)
     h = point[0].ncols()
     start, moving = _unit(h, 0), _unit(h, h)
@@ -336,8 +338,8 @@ def _unit(h: int, offset: int) -> arb_mat:
     return arb_mat([[int(i == j + offset) for j in range(h)] for i in range(2 * h)])
 
 
-def _beside(left: arb_mat, right: arb_mat) -> arb_mat:
-    return arb_mat([[*one, *other] for one, other in zip(left.tolist(), right.tolist(), strict=True)])
+def _concatenate(left: arb_mat, right: arb_mat) -> arb_mat:
+    return arb_mat([[*x, *y] for x, y in zip(left.tolist(), right.tolist(), strict=True)])
 
 
 def _within(inner: Sequence[arb_mat], outer: Sequence[arb_mat]) -> bool:
@@ -347,12 +349,12 @@ def _within(inner: Sequence[arb_mat], outer: Sequence[arb_mat]) -> bool:
 def _wider(parts: Sequence[arb_mat]) -> Parts:
     """Radii an eighth larger, and never zero."""
 
-    def widened(part: arb_mat) -> arb_mat:
+    def widen(part: arb_mat) -> arb_mat:
         least = _largest(part) * arb(2) ** -40
         entries = [x + arb(0, x.rad() / 8 + least) for x in part.entries()]
         return arb_mat(part.nrows(), part.ncols(), entries)
 
-    return widened(parts[0]), widened(parts[1])
+    return widen(parts[0]), widen(parts[1])
 
 
 def _largest(matrix: arb_mat) -> arb:

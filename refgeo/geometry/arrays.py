@@ -64,20 +64,20 @@ class ArrayTangentSpace(TangentSpace[Array]):
     def _flat(self, v: Array) -> Array:
         return v.ravel()
 
-    def _shaped(self, x: Array) -> Array:
+    def _reshape(self, x: Array) -> Array:
         return x.reshape(self.point.shape)
 
     def _to(self, v: Array) -> Array:
         return np.asarray(self._flat(v) / self._scale)
 
     def _back(self, x: Array) -> Array:
-        return self._shaped(x * self._scale)
+        return self._reshape(x * self._scale)
 
     def _gradient_to(self, e: Array) -> Array:
         return np.asarray(self._flat(e) * self._scale)
 
     def _gradient_back(self, x: Array) -> Array:
-        return self._shaped(x / self._scale)
+        return self._reshape(x / self._scale)
 
     def _vector(self, name: str, value: npt.ArrayLike) -> Array:
         vector = real_array(name, value)
@@ -239,7 +239,7 @@ class WeightedTangentSpace(ArrayTangentSpace):
     def _flat(self, v: Array) -> Array:
         return np.asarray(v.ravel() if self._free is None else v[self._free])
 
-    def _shaped(self, x: Array) -> Array:
+    def _reshape(self, x: Array) -> Array:
         if self._free is None:
             return np.asarray(x.reshape(self.point.shape))
         array = np.zeros(self.point.shape)
@@ -257,7 +257,7 @@ class WeightedTangentSpace(ArrayTangentSpace):
         >>> ElementwiseMetric().at([2.0, 0.0]).horizontal_projection([1.0, 5.0])
         array([1., 0.])
         """
-        return self._shaped(self._flat(self._vector("v", v)))
+        return self._reshape(self._flat(self._vector("v", v)))
 
     def is_horizontal(self, v: Array, tolerance: float = 1e-8) -> bool:
         """Whether `v` leaves the frozen parameters alone."""
@@ -297,14 +297,14 @@ class ElementwiseTangentSpace(WeightedTangentSpace):
     _gamma_adjoint = _gamma
 
     def _exact(self, v: Array, t: float) -> Array:
-        return self._shaped(self._scale * np.exp(t * self._to(v)))
+        return self._reshape(self._scale * np.exp(t * self._to(v)))
 
     def _exact_gradient(self, v: Array, e: Array) -> Array:
         return self._back(self._gradient_to(e) * np.exp(self._to(v)))
 
     def point_at(self, x: npt.ArrayLike, order: Order = 2) -> Array:
         """The point w(1 + x), w(1 + x + ½x²) or w eˣ."""
-        return self._shaped(self._scale * _FACTORS[order_of(order)](self._coordinates(x)))
+        return self._reshape(self._scale * _FACTORS[order_of(order)](self._coordinates(x)))
 
     def gradient_at(self, x: npt.ArrayLike, e: Array, order: Order = 2) -> Array:
         """The gradient w ⊙ e, times the derivative of the factor: 1, 1 + x or eˣ."""

@@ -74,18 +74,18 @@ def flat(point: Any) -> Array:
     return np.concatenate([np.ravel(np.asarray(part)) for block in blocks for part in as_factors(block)])
 
 
-def shaped(numbers: Array, like: Any) -> Any:
+def reshape_like(numbers: Array, like: Any) -> Any:
     """The inverse of `flat`: a point or vector of the form of `like`, also of complex numbers.
 
     Examples
     --------
-    >>> shaped(np.arange(4.0), {"w": np.ones((1, 2)), "qk": Pair([[1.0]], [[1.0]])})
+    >>> reshape_like(np.arange(4.0), {"w": np.ones((1, 2)), "qk": Pair([[1.0]], [[1.0]])})
     {'w': array([[0., 1.]]), 'qk': Pair(G (1, 1), H (1, 1))}
     """
     if isinstance(like, Mapping):
         ends = np.cumsum([flat(block).size for block in like.values()])[:-1]
         parts = zip(like.items(), np.split(numbers, ends), strict=True)
-        return Blocks({name: shaped(part, block) for (name, block), part in parts})
+        return Blocks({name: reshape_like(part, block) for (name, block), part in parts})
     if not isinstance(like, Pair):
         return numbers.reshape(np.shape(like))
     G, H = np.split(numbers, (like.G.size,))

@@ -49,23 +49,23 @@ class EmbeddedTangentSpace(TangentSpace[Pair]):
     def _vector(self, name: str, value: object) -> Pair:
         return self._mix._vector(name, value)
 
-    def _stretched(self, x: Array, factor: float) -> Array:
+    def _stretch(self, x: Array, factor: float) -> Array:
         """The symmetric part of the core times a factor."""
         (x_G, x_H), (Q_G, Q_H) = self._mix._split(x), self.gauge.columns
         M = (0.5 * (factor - 1.0)) * (Q_G.mT @ x_G + x_H.mT @ Q_H)
         return self._mix._flat(x_G + Q_G @ M, x_H + Q_H @ M.mT)
 
     def _to(self, v: Pair) -> Array:
-        return self._stretched(self._mix._to(v), math.sqrt(2.0))
+        return self._stretch(self._mix._to(v), math.sqrt(2.0))
 
     def _back(self, x: Array) -> Pair:
-        return self._mix._back(self._stretched(x, math.sqrt(0.5)))
+        return self._mix._back(self._stretch(x, math.sqrt(0.5)))
 
     def _gradient_to(self, e: Pair) -> Array:
-        return self._stretched(self._mix._gradient_to(e), math.sqrt(0.5))
+        return self._stretch(self._mix._gradient_to(e), math.sqrt(0.5))
 
     def _gradient_back(self, x: Array) -> Pair:
-        return self._mix._gradient_back(self._stretched(x, math.sqrt(2.0)))
+        return self._mix._gradient_back(self._stretch(x, math.sqrt(2.0)))
 
     def _vertical(self, x: Array) -> Array:
         return self._mix._vertical(x)
@@ -75,28 +75,28 @@ class EmbeddedTangentSpace(TangentSpace[Pair]):
         return each(lambda x, Q: (x.mT @ Q) / self.gauge.sigma[..., :, None], x, self.gauge.columns)
 
     def _gamma(self, x: Array, z: Array) -> Array:
-        first, second = (Pair.unchecked(*self._mix._split(self._stretched(y, math.sqrt(0.5)))) for y in (x, z))
+        first, second = (Pair.unchecked(*self._mix._split(self._stretch(y, math.sqrt(0.5)))) for y in (x, z))
 
         def part(Q: Array, x: Array, z: Array, across_x: Array, across_z: Array) -> Array:
             bent = x @ across_z + z @ across_x
             return bent - 0.5 * Q @ (Q.mT @ bent)
 
-        across = (_exchanged(self._core(y)) for y in (first, second))
+        across = (_exchange(self._core(y)) for y in (first, second))
         bent = each(part, self.gauge.columns, first, second, *across)
-        return self._stretched(self._mix._flat(*bent), math.sqrt(2.0))
+        return self._stretch(self._mix._flat(*bent), math.sqrt(2.0))
 
     def _gamma_adjoint(self, x: Array, e: Array) -> Array:
-        along = Pair.unchecked(*self._mix._split(self._stretched(x, math.sqrt(0.5))))
-        falling = Pair.unchecked(*self._mix._split(self._stretched(e, math.sqrt(2.0))))
+        along = Pair.unchecked(*self._mix._split(self._stretch(x, math.sqrt(0.5))))
+        falling = Pair.unchecked(*self._mix._split(self._stretch(e, math.sqrt(2.0))))
         falling = each(lambda e, Q: e - 0.5 * Q @ (Q.mT @ e), falling, self.gauge.columns)
-        straight = each(lambda e, across: e @ across.mT, falling, _exchanged(self._core(along)))
+        straight = each(lambda e, across: e @ across.mT, falling, _exchange(self._core(along)))
         crossed = each(
             lambda Q, x, e: Q @ ((x.mT @ e) / self.gauge.sigma[..., :, None]).mT,
-            _exchanged(self.gauge.columns),
+            _exchange(self.gauge.columns),
             along,
             falling,
         )
-        return self._stretched(self._mix._flat(*(straight + _exchanged(crossed))), math.sqrt(0.5))
+        return self._stretch(self._mix._flat(*(straight + _exchange(crossed))), math.sqrt(0.5))
 
     def _exact(self, v: Pair, t: float) -> Pair:
         raise NotImplementedError('order: the embedded metric has geodesics of order 1 and 2 only, got "exact"')
@@ -163,6 +163,6 @@ def metric_on_pairs(name: str, argument: str = "metric", others: str = "") -> Me
     return pair_metric(name, argument=argument, others=f', "{EmbeddedMetric.name}"{others}')
 
 
-def _exchanged(pair: Iterable[Array]) -> Pair:
+def _exchange(pair: Iterable[Array]) -> Pair:
     G, H = pair
     return Pair.unchecked(H, G)

@@ -186,17 +186,17 @@ def from_triangular(
     array([[0.6],
            [0.8]])
     """
-    (R_G, exponent_G), (R_H, exponent_H) = triangular = scaled(R[0]), scaled(R[1])
+    (R_G, exponent_G), (R_H, exponent_H) = triangular = scale_exactly(R[0]), scale_exactly(R[1])
     if relaxation > 0.0:
-        R_G, R_H = _relaxed(R_G, relaxation, exponent_G), _relaxed(R_H, relaxation, exponent_H)
+        R_G, R_H = _add_relaxation(R_G, relaxation, exponent_G), _add_relaxation(R_H, relaxation, exponent_H)
     U, sigma, V = np.linalg.svd(R_G @ R_H.conj().mT)
     V = V.conj().mT
     largest = np.linalg.norm(R_G, axis=(-2, -1)) * np.linalg.norm(R_H, axis=(-2, -1))
     if relaxation > 0.0 or not np.all(sigma[..., -1] > _TELLING * largest):
         # A small singular value of the product has an absolute error; σ_h(G) σ_h(H) is a lower bound for all of them.
         least = [
-            _check_rank(name, one, rows, exponent)
-            for name, (one, exponent), rows in zip("GH", triangular, (G.shape[-2], H.shape[-2]), strict=True)
+            _check_rank(name, factor, rows, exponent)
+            for name, (factor, exponent), rows in zip("GH", triangular, (G.shape[-2], H.shape[-2]), strict=True)
         ]
         sigma = np.maximum(sigma, (least[0] * least[1])[..., None])
     white_G, white_H = np.linalg.solve(R_G, U), np.linalg.solve(R_H, V)
@@ -229,12 +229,12 @@ _TELLING = 1e-10
 """Above this share of ‖G‖‖H‖ a singular value of the product is accurate, and the factors have full rank."""
 
 
-def scaled(R: Array) -> tuple[Array, Array]:
+def scale_exactly(R: Array) -> tuple[Array, Array]:
     """R divided by a power of two near its largest entry (exact), so that products cannot overflow; and the power.
 
     Examples
     --------
-    >>> scaled(np.array([[6.0], [-8.0]]))
+    >>> scale_exactly(np.array([[6.0], [-8.0]]))
     (array([[ 0.375],
            [-0.5  ]]), np.int32(4))
     """
@@ -242,7 +242,7 @@ def scaled(R: Array) -> tuple[Array, Array]:
     return R * np.ldexp(1.0, -exponent[..., None, None]), exponent
 
 
-def _relaxed(R: Array, relaxation: float, exponent: Array) -> Array:
+def _add_relaxation(R: Array, relaxation: float, exponent: Array) -> Array:
     """The R of G stacked on √ε I."""
     root = np.ldexp(np.sqrt(relaxation), -exponent)[..., None, None] * np.eye(R.shape[-1])
     return np.asarray(np.linalg.qr(np.concatenate([R, root], axis=-2), mode="r"))
@@ -285,18 +285,18 @@ def _signs(G: Array, white: Array) -> Array:
     """±1 a column (a phase, if it is complex): that of its product with a vector that nothing is orthogonal to but by
     accident.
     """
-    along = ((generic_vector(G.shape[-2]) @ G)[..., None, :] @ white).conj()
+    along = ((probe_vector(G.shape[-2]) @ G)[..., None, :] @ white).conj()
     size = np.abs(along)
     return np.where(size > 0.0, along / np.where(size > 0.0, size, 1.0), 1.0)
 
 
 @lru_cache(maxsize=64)
-def generic_vector(n: int) -> Array:
+def probe_vector(n: int) -> Array:
     """A fixed vector that nothing is orthogonal to but by accident.
 
     Examples
     --------
-    >>> generic_vector(2).round(3)
+    >>> probe_vector(2).round(3)
     array([0.841, 0.909])
     """
     return np.sin(1.0 + np.arange(n, dtype=np.float64) ** 2)

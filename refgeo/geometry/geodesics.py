@@ -117,17 +117,17 @@ class _Exponential:
 
     def gradient(self, falling: Array) -> Array:
         """Of what has the gradient `falling` with respect to the end."""
-        found: Array = np.zeros(self.K.shape)
+        total: Array = np.zeros(self.K.shape)
         for terms in reversed(self.terms):
             passed = falling
             for j in range(len(terms) - 1, 0, -1):
                 back = falling / (j * self.substeps)
-                found += back @ terms[j - 1].mT
+                total += back @ terms[j - 1].mT
                 falling = passed + self.K.mT @ back
-        return found
+        return total
 
 
-def mixed_square_geodesic(gauge: BalancedGauge, v: Pair, t: float) -> Pair:
+def square_geodesic_of_mix(gauge: BalancedGauge, v: Pair, t: float) -> Pair:
     """The mix geodesic for n = m = h and horizontal `v` (derivation in the module's text).
 
     Parameters
@@ -150,7 +150,7 @@ def mixed_square_geodesic(gauge: BalancedGauge, v: Pair, t: float) -> Pair:
     --------
     >>> from refgeo.geometry.gauge import balance
     >>> point = Pair([[2.0]], [[3.0]])
-    >>> mixed_square_geodesic(balance(*point), point / 2, 1.0).product.round(12)
+    >>> square_geodesic_of_mix(balance(*point), point / 2, 1.0).product.round(12)
     array([[12.]])
     """
     A, A_inverse = gauge.to_balanced
@@ -334,8 +334,8 @@ def integrate(space: Any, v: Pair, t: float, rtol: float = 1e-13) -> GeodesicSol
     nearby = Pair.unchecked(*(part * (1.0 + eps * rng.standard_normal(part.shape)) for part in v))
     solution, again = _integrate(space, v, t, rtol), _integrate(space, nearby, t, 30.0 * rtol)
     difference = max(
-        float(np.max(np.linalg.norm(one - other, axis=(-2, -1)) / np.linalg.norm(one, axis=(-2, -1))))
-        for one, other in zip(solution.point, again.point, strict=True)
+        float(np.max(np.linalg.norm(a - b, axis=(-2, -1)) / np.linalg.norm(a, axis=(-2, -1))))
+        for a, b in zip(solution.point, again.point, strict=True)
     )
     if not difference <= AGREEMENT_BOUND:
         raise GeodesicAccuracyError(
@@ -361,17 +361,17 @@ class _Reduced:
             for pair in (point, velocity)
         )
 
-    def lifted(self, reduced: Pair) -> Pair:
+    def lift(self, reduced: Pair) -> Pair:
         """A point or vector in the coordinates of the space."""
         parts = (basis @ part for basis, part in zip(self._bases, reduced, strict=True))
         return Pair.unchecked(*parts).transform(self._A_inverse)
 
-    def packed(self, position: Pair, velocity: Pair) -> Array:
+    def pack(self, position: Pair, velocity: Pair) -> Array:
         """Both as one flat vector."""
         return np.concatenate([part.ravel() for part in (*position, *velocity)])
 
-    def unpacked(self, y: Array) -> tuple[Pair, Pair]:
-        """The inverse of `packed`."""
+    def unpack(self, y: Array) -> tuple[Pair, Pair]:
+        """The inverse of `pack`."""
         parts = np.split(y, np.cumsum([self.point.G.size, self.point.H.size, self.point.G.size]))
         shapes = 2 * (self.point.G.shape, self.point.H.shape)
         G, H, v_G, v_H = (part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
@@ -379,8 +379,8 @@ class _Reduced:
 
     def derivative(self, _: float, y: Array) -> Array:
         """γ'' = −Γ(γ', γ')."""
-        position, velocity = self.unpacked(y)
-        return self.packed(velocity, -self.metric.at(position).christoffel(velocity))
+        position, velocity = self.unpack(y)
+        return self.pack(velocity, -self.metric.at(position).christoffel(velocity))
 
 
 def _integrate(space: Any, v: Pair, t: float, rtol: float) -> GeodesicSolution:
@@ -391,11 +391,11 @@ def _integrate(space: Any, v: Pair, t: float, rtol: float) -> GeodesicSolution:
     first = space.metric.at(reduced.point)
     size = np.hypot(*(np.linalg.norm(factor, axis=(-2, -1)) for factor in reduced.point))[..., None, None]
     sizes = Pair.unchecked(*(np.broadcast_to(size, factor.shape).copy() for factor in reduced.point))
-    y, scale = reduced.packed(reduced.point, reduced.velocity), reduced.packed(sizes, sizes)
+    y, scale = reduced.pack(reduced.point, reduced.velocity), reduced.pack(sizes, sizes)
     with np.errstate(under="ignore"):  # as SciPy's own code expects
         solver = DOP853(reduced.derivative, 0.0, y, 1.0, rtol=rtol, atol=rtol * scale)
-        last = _followed(solver, reduced, first, t)
-    end, end_velocity = reduced.unpacked(solver.y)
+        last = _follow(solver, reduced, first, t)
+    end, end_velocity = reduced.unpack(solver.y)
     drift = _drift(first, reduced.velocity, last, end_velocity)
     worst = max(drift, key=lambda name: drift[name])
     if drift[worst] > DRIFT_BOUND:
@@ -403,20 +403,20 @@ def _integrate(space: Any, v: Pair, t: float, rtol: float) -> GeodesicSolution:
             f"along the integrated geodesic, the conserved quantity {worst!r} changes by {drift[worst]:.1e} "
             f"(relative), which is more than the bound {DRIFT_BOUND:.0e}; ask for a shorter time or a smaller velocity"
         )
-    return GeodesicSolution(reduced.lifted(end), reduced.lifted(end_velocity) / t, drift)
+    return GeodesicSolution(reduced.lift(end), reduced.lift(end_velocity) / t, drift)
 
 
-def _followed(solver: Any, reduced: _Reduced, first: Any, t: float) -> Any:
+def _follow(solver: Any, reduced: _Reduced, first: Any, t: float) -> Any:
     """Step to the end; the tangent space there, or an error where the geodesic loses rank before."""
     last = first
     for _ in range(_MAXIMUM_STEPS):
-        previous, velocity = solver.t, reduced.unpacked(solver.y)[1]
+        previous, velocity = solver.t, reduced.unpack(solver.y)[1]
         whitened = (velocity.G @ last.gauge.white_G, velocity.H @ last.gauge.white_H)
         speed = max(float(np.linalg.norm(part, axis=(-2, -1)).max()) for part in whitened)
         solver.max_step = 0.5 / speed if speed else np.inf  # within which no factor passes a lower rank
         try:
             solver.step()
-            last = reduced.metric.at(reduced.unpacked(solver.y)[0])
+            last = reduced.metric.at(reduced.unpack(solver.y)[0])
         except RankDeficientError as error:
             raise _incomplete(t * previous, t, error.block) from error
         ratio = last.gauge.sigma[..., -1] / first.gauge.sigma[..., -1]

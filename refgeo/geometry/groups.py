@@ -61,19 +61,19 @@ def together(groups: Sequence[Symmetry]) -> Symmetry:
     >>> both.blocks, sorted(both.act({"w": np.ones(2), "b": np.ones(2)}, [1.0, 1.0], 1.0))
     (('w', 'b'), ['b', 'w'])
     """
-    blocks = tuple(dict.fromkeys(block for one in groups for block in one.blocks))
-    drawn, moved = partial(_drawn_of_each, groups), partial(_moved_by_each, groups)
-    return Symmetry("all together", blocks, drawn, moved, any(one.whole for one in groups))
+    blocks = tuple(dict.fromkeys(block for group in groups for block in group.blocks))
+    drawn, moved = partial(_draw_each, groups), partial(_act_with_each, groups)
+    return Symmetry("all together", blocks, drawn, moved, any(group.whole for group in groups))
 
 
-def _drawn_of_each(groups: Sequence[Symmetry], params: Named, rng: np.random.Generator) -> list[Any]:
-    return [one.generator(params, rng) for one in groups]
+def _draw_each(groups: Sequence[Symmetry], params: Named, rng: np.random.Generator) -> list[Any]:
+    return [group.generator(params, rng) for group in groups]
 
 
-def _moved_by_each(groups: Sequence[Symmetry], params: Named, K: Sequence[Any], t: float) -> dict[str, Any]:
+def _act_with_each(groups: Sequence[Symmetry], params: Named, K: Sequence[Any], t: float) -> dict[str, Any]:
     moved: dict[str, Any] = {}
-    for one, part in zip(groups, K, strict=True):
-        moved |= one.act({**params, **moved}, part, t)
+    for group, part in zip(groups, K, strict=True):
+        moved |= group.act({**params, **moved}, part, t)
     return moved
 
 
@@ -98,7 +98,7 @@ def general_linear(block: str) -> Symmetry:
     >>> moved.G.round(12), moved.H.round(12)
     (array([[1.]]), array([[6.]]))
     """
-    return Symmetry("GL(h)", (block,), partial(_of_heads, block), partial(_transformed, block))
+    return Symmetry("GL(h)", (block,), partial(_of_heads, block), partial(_transform, block))
 
 
 def _of_heads(block: str, params: Named, rng: np.random.Generator) -> Array:
@@ -108,7 +108,7 @@ def _of_heads(block: str, params: Named, rng: np.random.Generator) -> Array:
     return np.asarray(back @ _unit((*pair.block_shape, h, h), rng, len(pair.block_shape)) @ to)
 
 
-def _transformed(block: str, params: Named, K: Array, t: float) -> dict[str, Any]:
+def _transform(block: str, params: Named, K: Array, t: float) -> dict[str, Any]:
     pair = as_pair(block, params[block])
     return {block: Pair.unchecked(pair.G @ scipy.linalg.expm(-t * K), pair.H @ scipy.linalg.expm(t * K).mT)}
 
@@ -273,7 +273,7 @@ def scaling(block: str) -> Symmetry:
     >>> scaling("weight").act({"weight": np.array([1.0, -1.0])}, 1.0, np.log(2.0))["weight"]
     array([ 2., -2.])
     """
-    return _multiplied("scaling", {block: (1.0, None)})
+    return _make_scaling("scaling", {block: (1.0, None)})
 
 
 def rescaling(first: str, second: str) -> Symmetry:
@@ -292,7 +292,7 @@ def rescaling(first: str, second: str) -> Symmetry:
     >>> rescaling("up", "down").act({"up": np.array([1.0]), "down": np.array([4.0])}, 1.0, np.log(2.0))
     {'up': array([2.]), 'down': array([2.])}
     """
-    return _multiplied("re-scaling", {first: (1.0, None), second: (-1.0, None)})
+    return _make_scaling("re-scaling", {first: (1.0, None), second: (-1.0, None)})
 
 
 def neurons(incoming: Mapping[str, int], outgoing: Mapping[str, int], name: str = "neuron re-scaling") -> Symmetry:
@@ -321,10 +321,10 @@ def neurons(incoming: Mapping[str, int], outgoing: Mapping[str, int], name: str 
         if not isinstance(given, Mapping):
             raise TypeError(f'{argument}: expected blocks and axes such as {{"up.weight": 0}}, got {given!r}')
     powers = {block: (1.0, axis) for block, axis in incoming.items()}
-    return _multiplied(name, powers | {block: (-1.0, axis) for block, axis in outgoing.items()})
+    return _make_scaling(name, powers | {block: (-1.0, axis) for block, axis in outgoing.items()})
 
 
-def _multiplied(name: str, powers: Mapping[str, tuple[float, int | None]]) -> Symmetry:
+def _make_scaling(name: str, powers: Mapping[str, tuple[float, int | None]]) -> Symmetry:
     """Blocks times exp(±tK): of each block the sign, and the axis along which K has a number for each place, if any."""
     powers = dict(powers)
     return Symmetry(name, tuple(powers), partial(_signs, powers), partial(_times, powers))

@@ -188,13 +188,13 @@ class Pair:
             raise ValueError(f"{name}: expected shape {(h, h)} or {(*self.block_shape, h, h)}, got {matrix.shape}")
         return matrix
 
-    def fitting(self, name: str, vector: Pair) -> Pair:
+    def require_shapes(self, name: str, vector: Pair) -> Pair:
         """The vector, which has the shapes of this point.
 
         Examples
         --------
         >>> point = Pair(np.ones((2, 1)), np.ones((3, 1)))
-        >>> point.fitting("v", 2 * point)
+        >>> point.require_shapes("v", 2 * point)
         Pair(G (2, 1), H (3, 1))
         """
         if vector.G.shape != self.G.shape or vector.H.shape != self.H.shape:

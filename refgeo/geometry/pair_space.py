@@ -47,7 +47,7 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.geometry.gauge import BalancedGauge
-from refgeo.geometry.geodesics import InvariantCurve, cone_geodesic, integrate, mixed_square_geodesic
+from refgeo.geometry.geodesics import InvariantCurve, cone_geodesic, integrate, square_geodesic_of_mix
 from refgeo.geometry.pair import Pair, as_pair
 from refgeo.geometry.tangent_space import TangentSpace
 from refgeo.support.arguments import Array
@@ -127,7 +127,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         self._P_weights = (gauge.sigma / gauge.sigma[..., :1])[..., None, :] ** (1.0 - metric.s)
 
     def _vector(self, name: str, value: object) -> Pair:
-        return self.point.fitting(name, as_pair(name, value))
+        return self.point.require_shapes(name, as_pair(name, value))
 
     # Coordinates: x = ξC; those of a Euclidean gradient are e C⁻ᵀ
 
@@ -234,7 +234,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         if h == 1:
             return cone_geodesic(self.gauge, v, t, s)
         if s == 1.0 and n == m == h and not self._counts_as_vertical(v):
-            return mixed_square_geodesic(self.gauge, v, t)
+            return square_geodesic_of_mix(self.gauge, v, t)
         return integrate(self, v, t).point
 
     def _exact_gradient(self, v: Pair, e: Pair) -> Pair:

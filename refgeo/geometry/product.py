@@ -44,10 +44,10 @@ class ProductTangentSpace(TangentSpace[Named]):
         self.slices = {name: slice(*ends[i : i + 2]) for i, name in enumerate(spaces)}
 
     def _vector(self, name: str, value: Named) -> Blocks:
-        given = self._named(name, value)
+        given = self._check_blocks(name, value)
         return Blocks({b: space._vector(f"{name}, block {b!r}", given[b]) for b, space in self.spaces.items()})
 
-    def _named(self, name: str, value: Named) -> Named:
+    def _check_blocks(self, name: str, value: Named) -> Named:
         if not isinstance(value, Mapping):
             raise TypeError(
                 f"{name}: expected a dict with the blocks {names_of(self.spaces)}, got {type(value).__name__}"
@@ -146,12 +146,12 @@ class ProductTangentSpace(TangentSpace[Named]):
         >>> float(space.inner_product({"w": [2.0], "v": [3.0]}, {"w": [2.0], "v": [3.0]}))
         10.0
         """
-        a, b = self._named("a", a), self._named("b", b)
+        a, b = self._check_blocks("a", a), self._check_blocks("b", b)
         return np.asarray(sum(float(np.sum(s.inner_product(a[name], b[name]))) for name, s in self.spaces.items()))
 
     def is_horizontal(self, v: Named, tolerance: float = 1e-8) -> bool:
         """Whether every block is."""
-        v = self._named("v", v)
+        v = self._check_blocks("v", v)
         return all(np.all(space.is_horizontal(v[name], tolerance)) for name, space in self.spaces.items())
 
 

@@ -66,28 +66,28 @@ class RotaryTangentSpace(TangentSpace[Pair]):
         return Pair(self.point.G @ generator, -(self.point.H @ generator.mT))
 
     def _vector(self, name: str, value: object) -> Pair:
-        return self.point.fitting(name, as_pair(name, value))
+        return self.point.require_shapes(name, as_pair(name, value))
 
     def _to(self, v: Pair) -> Array:
         return self._together(self._planes._to(_complex(v)))
 
     def _back(self, x: Array) -> Pair:
-        return _real(self._planes._back(self._apart(x)))
+        return _real(self._planes._back(self._as_planes(x)))
 
     def _gradient_to(self, e: Pair) -> Array:
         return self._together(self._planes._gradient_to(_complex(e)))
 
     def _gradient_back(self, x: Array) -> Pair:
-        return _real(self._planes._gradient_back(self._apart(x)))
+        return _real(self._planes._gradient_back(self._as_planes(x)))
 
     def _vertical(self, x: Array) -> Array:
-        return self._together(self._planes._vertical(self._apart(x)))
+        return self._together(self._planes._vertical(self._as_planes(x)))
 
     def _gamma(self, x: Array, z: Array) -> Array:
-        return self._together(self._planes._gamma(self._apart(x), self._apart(z)))
+        return self._together(self._planes._gamma(self._as_planes(x), self._as_planes(z)))
 
     def _gamma_adjoint(self, x: Array, e: Array) -> Array:
-        return self._together(self._planes._gamma_adjoint(self._apart(x), self._apart(e)))
+        return self._together(self._planes._gamma_adjoint(self._as_planes(x), self._as_planes(e)))
 
     @cached_property
     def _real_planes(self) -> PairTangentSpace:
@@ -103,7 +103,7 @@ class RotaryTangentSpace(TangentSpace[Pair]):
         """Coordinates of the planes as those of a block."""
         return x.reshape(*self.block_shape, self.n_coordinates)
 
-    def _apart(self, x: Array) -> Array:
+    def _as_planes(self, x: Array) -> Array:
         """The inverse."""
         return np.ascontiguousarray(x).reshape(*self._planes.block_shape, self._planes.n_coordinates)
 

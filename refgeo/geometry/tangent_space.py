@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy  # whose modules load where they are used
 
-from refgeo.geometry.blocks import ONLY, Named, flat, shaped
+from refgeo.geometry.blocks import ONLY, Named, flat, reshape_like
 from refgeo.geometry.groups import Symmetry
 from refgeo.support.arguments import Array, Order, number, order_of, real_array
 from refgeo.support.differences import five_point
@@ -173,22 +173,22 @@ class TangentSpace(ABC, Generic[Point]):
     def norm(self, a: Point) -> Array:
         """The length of a tangent vector in the metric, one number per block; also where squares leave the range."""
         with np.errstate(all="ignore"):
-            found = np.asarray(np.sqrt(self.inner_product(a, a)))
-        if np.all((found > _SQUARED) & (found < 1.0 / _SQUARED)):
-            return found
+            lengths = np.asarray(np.sqrt(self.inner_product(a, a)))
+        if np.all((lengths > _SQUARED) & (lengths < 1.0 / _SQUARED)):
+            return lengths
         vector: Any = self._vector("a", a)
 
         def length(scale: float = 1.0) -> Array:
             with np.errstate(all="ignore"):
                 return np.asarray(np.hypot.reduce(np.abs(self._to(vector * scale)), axis=-1))
 
-        found = length()
-        lost = (found == 0.0) | ~np.isfinite(found)
+        lengths = length()
+        lost = (lengths == 0.0) | ~np.isfinite(lengths)
         for scale in _OTHER_SCALES if lost.any() else ():
-            other = length(scale)
-            if np.any(lost & (other > 0.0) & (other < np.inf)):
+            rescaled = length(scale)
+            if np.any(lost & (rescaled > 0.0) & (rescaled < np.inf)):
                 raise NotFiniteError("a: the length of this vector is beyond the range of floats; use other units")
-        return found
+        return lengths
 
     def horizontal_projection(self, v: Point) -> Point:
         """Metric-orthogonal projection onto the horizontal space.
@@ -322,14 +322,14 @@ class TangentSpace(ABC, Generic[Point]):
     def _exact_gradient(self, v: Point, e: Point) -> Point:
         """By the reversed flow."""
         end, arriving = self._arrival(v)
-        there = self.metric.at(end)
-        gradient: Any = there.riemannian_gradient(e)
-        if there._is_horizontal_but_for_noise(arriving) and there._is_horizontal_but_for_noise(gradient):
+        space = self.metric.at(end)
+        gradient: Any = space.riemannian_gradient(e)
+        if space._is_horizontal_but_for_noise(arriving) and space._is_horizontal_but_for_noise(gradient):
             # without the rounding of the differences, closed forms serve the way back
-            arriving, gradient = there.horizontal_projection(arriving), there.horizontal_projection(gradient)
-        rate = np.maximum(there._rate(gradient, gradient), there._rate(arriving, gradient))
+            arriving, gradient = space.horizontal_projection(arriving), space.horizontal_projection(gradient)
+        rate = np.maximum(space._rate(gradient, gradient), space._rate(arriving, gradient))
         step = _STEP / np.where(rate > 0.0, rate, 1.0)
-        back: Any = five_point(lambda s: there._exact(-(arriving + gradient * (s * step)), 1.0), 1.0)
+        back: Any = five_point(lambda s: space._exact(-(arriving + gradient * (s * step)), 1.0), 1.0)
         return back * (-1.0 / step)  # type: ignore[no-any-return]
 
     def _arrival(self, v: Any) -> tuple[Any, Any]:
@@ -486,7 +486,7 @@ def orbits(metric: Metric[Any], block: str) -> Symmetry:
     >>> (moved / params["w"]).round(9)
     array([1.44, 1.44])
     """
-    drawn, moved = partial(_constant_vector, metric, block), partial(_followed, metric, block)
+    drawn, moved = partial(_constant_vector, metric, block), partial(_follow, metric, block)
     return Symmetry("orbits of the metric", (block,), drawn, moved, whole=block == ONLY)
 
 
@@ -496,9 +496,9 @@ def _constant_vector(metric: Metric[Any], block: str, params: Named, rng: np.ran
     return np.asarray(_SHORT * rng.standard_normal(numbers.shape) * (float(np.sqrt(np.mean(numbers**2))) or 1.0))
 
 
-def _followed(metric: Metric[Any], block: str, params: Named, K: Array, t: float) -> dict[str, Any]:
+def _follow(metric: Metric[Any], block: str, params: Named, K: Array, t: float) -> dict[str, Any]:
     point = params.get(block, params)
-    moved = flow(point, lambda x: flat(metric.at(x).vertical_projection(shaped(K, point))), t)
+    moved = flow(point, lambda x: flat(metric.at(x).vertical_projection(reshape_like(K, point))), t)
     return {block: moved} if block in params else moved
 
 
@@ -512,6 +512,6 @@ def flow(point: Any, velocity: Callable[[Any], Array], t: float) -> Any:
     """
     with np.errstate(under="ignore"):  # as SciPy's own code expects
         path = scipy.integrate.solve_ivp(
-            lambda _, x: velocity(shaped(x, point)), (0.0, t), flat(point), "DOP853", rtol=1e-13, atol=1e-15
+            lambda _, x: velocity(reshape_like(x, point)), (0.0, t), flat(point), "DOP853", rtol=1e-13, atol=1e-15
         )
-    return shaped(path.y[:, -1], point)
+    return reshape_like(path.y[:, -1], point)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from refgeo.networks.block_metric import block_metric
 from refgeo.networks.network import LAYOUTS, LayoutError, Network, own_layout, read
 from refgeo.networks.neurons import NeuronPairs
-from refgeo.support.deferred import deferred
+from refgeo.support.deferred import defer
 
 if TYPE_CHECKING:  # it needs autograd, and reading a checkpoint does not
     from refgeo.networks.models import AttentionClassifier as AttentionClassifier
@@ -20,4 +20,4 @@ __all__ = [
     "own_layout",
     "read",
 ]
-__getattr__, __dir__, _ = deferred(__name__)
+__getattr__, __dir__, _ = defer(__name__)

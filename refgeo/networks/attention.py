@@ -36,8 +36,8 @@ class MissingTensorsError(LayoutError):
     def __init__(self, names: Iterable[str], there: Collection[str] = ()) -> None:
         self.names = list(dict.fromkeys(names))
         count = len(self.names)
-        said = f"{count} tensor{'s are' if count > 1 else ' is'} missing: {names_of(self.names, 5)}"
-        super().__init__(said + (f"; there are {names_of(there, 5)}; {OWN}" if there else ""))
+        message = f"{count} tensor{'s are' if count > 1 else ' is'} missing: {names_of(self.names, 5)}"
+        super().__init__(message + (f"; there are {names_of(there, 5)}; {OWN}" if there else ""))
 
 
 @dataclass(frozen=True)
@@ -121,13 +121,13 @@ class AttentionLayer:
                 raise LayoutError(f"{name}: expected a divisor of the width {width} of {where}, got {count}")
         if heads % key_heads:
             raise LayoutError(f"key_value_heads: expected a divisor of the number of heads {heads}, got {key_heads}")
-        whole = _stacked(query, heads, key_heads), _stacked(key, key_heads)
+        whole = _stack_heads(query, heads, key_heads), _stack_heads(key, key_heads)
         if whole[0].shape[-1] != whole[1].shape[-1]:
             raise LayoutError(
                 f"key_value_heads: {self.prefix.rstrip('.')} has queries of {heads} heads of the width "
                 f"{whole[0].shape[-1]}, and keys of {key_heads} heads of the width {whole[1].shape[-1]}"
             )
-        factors = {"value_out": (_stacked(value, key_heads), _stacked(out, heads, key_heads))}
+        factors = {"value_out": (_stack_heads(value, key_heads), _stack_heads(out, heads, key_heads))}
         if self.paired:
             order, cut = self._columns(whole[1].shape[-1])
             for name, part in (("query_key", order[:cut]), ("query_key_rest", order[cut:])):
@@ -148,15 +148,15 @@ class AttentionLayer:
                 back = np.argsort(self._columns(H.shape[-1])[0])
                 G, H = G[..., back], H[..., back]
             grouped = heads // G.shape[0]
-            first.store(_unstacked(G, grouped if name == "query_key" else 1), tensors, like)
-            matrix = _unstacked(H, grouped if name == "value_out" else 1)
+            first.store(_unstack_heads(G, grouped if name == "query_key" else 1), tensors, like)
+            matrix = _unstack_heads(H, grouped if name == "value_out" else 1)
             second.store(matrix.T if name == "value_out" else matrix, tensors, like)
 
-    def claimed(self, tensors: Mapping[str, object]) -> set[str]:
+    def tensor_names(self, tensors: Mapping[str, object]) -> set[str]:
         """The tensors of all four maps, whether they are there or not; of biases those that are."""
-        return {name for one in (self.query, self.key, self.value, self.out) for name in one.names(tensors)}
+        return {name for linear in (self.query, self.key, self.value, self.out) for name in linear.names(tensors)}
 
-    def used(self, tensors: Mapping[str, object]) -> list[str]:
+    def pair_tensors(self, tensors: Mapping[str, object]) -> list[str]:
         """The tensors that the pairs are made of."""
         linears = (self.query, self.key, self.value, self.out) if self.paired else (self.value, self.out)
         return [name for linear in linears for name in linear.names(tensors)]
@@ -166,7 +166,7 @@ class AttentionLayer:
         return [linear.weight for linear in (self.query, self.key, self.value, self.out)]
 
 
-def _stacked(matrix: Array, heads: int, groups: int | None = None) -> Array:
+def _stack_heads(matrix: Array, heads: int, groups: int | None = None) -> Array:
     """(rows, heads·h) to (groups, (heads/groups)·rows, h)."""
     groups = heads if groups is None else groups
     rows = matrix.shape[0]
@@ -174,8 +174,8 @@ def _stacked(matrix: Array, heads: int, groups: int | None = None) -> Array:
     return np.ascontiguousarray(by_head.reshape(groups, (heads // groups) * rows, -1))
 
 
-def _unstacked(factor: Array, grouped: int) -> Array:
-    """The inverse of `_stacked`: (groups, grouped·rows, h) to (rows, groups·grouped·h)."""
+def _unstack_heads(factor: Array, grouped: int) -> Array:
+    """The inverse of `_stack_heads`: (groups, grouped·rows, h) to (rows, groups·grouped·h)."""
     groups, stacked, h = factor.shape
     by_head = factor.reshape(groups, grouped, stacked // grouped, h)
     return np.ascontiguousarray(np.moveaxis(by_head, 2, 0).reshape(stacked // grouped, groups * grouped * h))

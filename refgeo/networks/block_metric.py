@@ -13,7 +13,7 @@ from refgeo.geometry.pair_metrics import InterpolatedMetric
 from refgeo.geometry.product import ProductMetric
 from refgeo.geometry.rotary import RotaryMetric
 from refgeo.geometry.tangent_space import Metric, as_metric
-from refgeo.support.arguments import listed
+from refgeo.support.arguments import as_list
 
 
 def block_metric(
@@ -90,7 +90,7 @@ def moving(blocks: Iterable[str], frozen: Iterable[str] = ()) -> list[str]:
     >>> moving(["embeddings.word", "layer.0", "layer.1"], "embed*")
     ['layer.0', 'layer.1']
     """
-    names, patterns = list(blocks), listed(frozen) if isinstance(frozen, Iterable) else [None]
+    names, patterns = list(blocks), as_list(frozen) if isinstance(frozen, Iterable) else [None]
     if not all(isinstance(pattern, str) for pattern in patterns):
         raise TypeError(f"frozen: expected names or patterns of blocks, got {frozen!r}; leave it out to freeze none")
     for pattern in patterns:

@@ -61,20 +61,20 @@ class Configuration:
     @property
     def heads(self) -> Heads | None:
         """The number of attention heads, or one for each pattern of layers' names."""
-        found = self._numbers(_HEADS)
-        encoder, whole = found.get("*encoder.*"), found.get("*")
+        numbers = self._numbers(_HEADS)
+        encoder, whole = numbers.get("*encoder.*"), numbers.get("*")
         if encoder is not None and whole not in (None, encoder):
             raise LayoutError(
                 f"{self.file}: num_attention_heads = {whole} contradicts encoder_attention_heads = {encoder}; correct "
                 "this file"
             )
-        return found.get("*") if found.keys() <= {"*"} else found
+        return numbers.get("*") if numbers.keys() <= {"*"} else numbers
 
     @property
     def key_value_heads(self) -> Heads | None:
         """The same of keys and values, where several query heads share one."""
-        found = self._numbers(("num_key_value_heads",))
-        return found.get("*") if found.keys() <= {"*"} else found
+        numbers = self._numbers(("num_key_value_heads",))
+        return numbers.get("*") if numbers.keys() <= {"*"} else numbers
 
     @property
     def _parts(self) -> dict[str, Mapping[str, Any]]:
@@ -92,17 +92,17 @@ class Configuration:
         text = next((towers.pop(name) for name in _TEXT_TOWERS if name in towers), {})
         if towers or text:
             return {**{f"*{tower}*": part for tower, part in towers.items()}, "*": {**self.content, **text}}
-        found = {}
+        sides = {}
         for side in ("decoder", "encoder"):
             start = f"{side}_"
             own = {name.removeprefix(start): x for name, x in self.content.items() if name.startswith(start)}
             if any(own.get(name) is not None for name in _HEADS):
-                found[f"*{side}.*"] = {name: x for name, x in self.content.items() if name == "d_model"} | own
-        return {**found, "*": self.content}
+                sides[f"*{side}.*"] = {name: x for name, x in self.content.items() if name == "d_model"} | own
+        return {**sides, "*": self.content}
 
     def _numbers(self, names: Iterable[str]) -> dict[str, int]:
         """The first of these that each part has, a whole number, or a list of them for the layers."""
-        found = {}
+        by_pattern = {}
         for pattern, part in self._parts.items():
             name, value = next(((name, part[name]) for name in names if part.get(name) is not None), ("", None))
             if value is None:
@@ -119,8 +119,8 @@ class Configuration:
                         f"{self.file}: expected a whole number >= 1 for {name}, got {value!r}; correct this file, or "
                         f'give {self._argument[name in _HEADS]}, also by patterns such as {{"*layers.0.*": 2, "*": 4}}'
                     )
-                found[of_layers] = int(number)
-        return found
+                by_pattern[of_layers] = int(number)
+        return by_pattern
 
     _argument = ("key_value_heads", "heads")
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from refgeo.geometry.blocks import names_of
 from refgeo.networks.attention import LayoutError
-from refgeo.support.arguments import detached, refuse_masked
+from refgeo.support.arguments import detach, refuse_masked
 
 INDEX_ENDS = ".safetensors.index.json"
 INDEX = f"model{INDEX_ENDS}"
@@ -35,7 +35,7 @@ def weight_files(path: Path) -> list[Path]:
     """
     if path.is_file():
         if path.name.endswith(INDEX_ENDS):
-            return _listed(path)
+            return _read_index(path)
         if (shard := _SHARD.search(path.name)) and int(shard[2]) > 1:
             raise LayoutError(
                 f"checkpoint: {path} is one of {int(shard[2])} shards, a part of the network; give the folder, or the "
@@ -45,19 +45,19 @@ def weight_files(path: Path) -> list[Path]:
     if not path.is_dir():
         raise FileNotFoundError(f"checkpoint: there is no file or folder {path}")
     if (index := _index_of(path)) is not None:
-        return _listed(index)
+        return _read_index(index)
     inside = sorted(path.glob("*.safetensors"))
     if len(inside) != 1:
-        found = ", ".join(file.name for file in inside) or "none"
+        names = ", ".join(file.name for file in inside) or "none"
         remedy = "; use torch.load on its .bin file and pass the state dict" if any(path.glob("*.bin")) else ""
         raise LayoutError(
-            f"checkpoint: expected one .safetensors file in the folder {path}, found {found}; give the path of a file"
+            f"checkpoint: expected one .safetensors file in the folder {path}, found {names}; give the path of a file"
             + remedy * (not inside)
         )
     return weight_files(inside[0])
 
 
-def _listed(index: Path) -> list[Path]:
+def _read_index(index: Path) -> list[Path]:
     """The shards that an index lists, which are beside it."""
     names = list(dict.fromkeys(_weight_map(index).values()))
     absent = [name for name in names if not (isinstance(name, str) and index.with_name(name).is_file())]
@@ -86,7 +86,7 @@ def as_numpy(tensor: Any, name: str = "source") -> npt.NDArray[Any]:
     """
     try:
         if hasattr(tensor, "detach"):
-            tensor = detached(tensor)
+            tensor = detach(tensor)
             if "bfloat16" in str(tensor.dtype) or "float8" in str(tensor.dtype):
                 tensor = tensor.float()
         refuse_masked(name, tensor)
@@ -153,15 +153,15 @@ def _no_safetensors(path: Path, error: Exception) -> LayoutError:
 def load(path: Path) -> dict[str, npt.NDArray[Any]]:
     """All tensors of a checkpoint, each once; of shards, those that the index lists."""
     files = weight_files(path)
-    found: dict[str, npt.NDArray[Any]] = {}
+    arrays: dict[str, npt.NDArray[Any]] = {}
     for file in files:
         tensors = _load(file)
-        if twice := found.keys() & tensors.keys():
+        if twice := arrays.keys() & tensors.keys():
             raise LayoutError(f"checkpoint: {sorted(twice)[0]!r} is in {file} and in another shard, too")
-        found |= tensors
-    if (index := _index_of(path)) is not None and (missing := _weight_map(index).keys() - found.keys()):
+        arrays |= tensors
+    if (index := _index_of(path)) is not None and (missing := _weight_map(index).keys() - arrays.keys()):
         raise LayoutError(f"{index}: it lists {len(missing)} tensors that are in no shard: {sorted(missing)[0]!r}, ...")
-    return found
+    return arrays
 
 
 def _index_of(path: Path) -> Path | None:
@@ -184,7 +184,7 @@ def _load(path: Path) -> dict[str, Any]:
     """The tensors of a file in its order; bfloat16, of which float32 has the upper half, and float8 as float32."""
     import safetensors
 
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     content = path.read_bytes()
     try:
         tensors: list[tuple[str, dict[str, Any]]] = safetensors.deserialize(content)  # type: ignore[no-untyped-call]
@@ -205,8 +205,8 @@ def _load(path: Path) -> dict[str, Any]:
             flat = np.frombuffer(data, _TYPES[kind])
         else:
             raise _no_safetensors(path, TypeError(f"{name} of the type {kind}"))
-        found[name] = flat.reshape(tensor["shape"])
-    return found
+        arrays[name] = flat.reshape(tensor["shape"])
+    return arrays
 
 
 def _float8(bits: npt.NDArray[np.uint8], fraction_bits: int, offset: int) -> npt.NDArray[np.float32]:

@@ -115,10 +115,10 @@ class AttentionLayout:
         """Of the attention modules."""
         return list(dict.fromkeys(match[1] for match in map(re.compile(self.anchor).match, names) if match))
 
-    def claimed(self, names: Mapping[str, object]) -> set[str]:
+    def tensor_names(self, names: Mapping[str, object]) -> set[str]:
         """The tensors that it would take, were all of them numbers."""
-        found = {name for prefix in self._prefixes(names) for name in self.layer(prefix).claimed(names)}
-        return found or (set() if self.renamed is None else self.renamed.claimed(names))
+        names_of_layers = {name for prefix in self._prefixes(names) for name in self.layer(prefix).tensor_names(names)}
+        return names_of_layers or (set() if self.renamed is None else self.renamed.tensor_names(names))
 
     def layers(self, tensors: Mapping[str, object]) -> list[AttentionLayer]:
         """The attention layers of a checkpoint; complete, and with nothing unknown."""
@@ -139,7 +139,7 @@ class AttentionLayout:
             raise MissingTensorsError(missing, [*inside])
         left_over = []
         for layer in layers:
-            used = layer.claimed(tensors)
+            used = layer.tensor_names(tensors)
             inside = (name for name in tensors if name.startswith(layer.prefix) and name not in used)
             left_over += [name for name in inside if not re.fullmatch(self.known, name[len(layer.prefix) :])]
         if left_over:
@@ -158,18 +158,18 @@ class AttentionLayout:
                 f"heads: the attention layers have {len(widths)} different widths, {sorted(widths)}; give the heads of "
                 'each layer by a pattern that fits its name, such as heads={"text_model.*": 8, "vision_model.*": 12}'
             )
-        found: dict[str, Factors] = {}
+        factors_of_layers: dict[str, Factors] = {}
         for layer in layers:
-            found |= layer.factors(tensors, heads_of(layer, heads), heads_of(layer, key_heads))
-        return found
+            factors_of_layers |= layer.factors(tensors, heads_of(layer, heads), heads_of(layer, key_heads))
+        return factors_of_layers
 
-    def split(self, tensors: Mapping[str, Array], heads: Heads, key_heads: Heads) -> dict[str, Pair]:
+    def pairs(self, tensors: Mapping[str, Array], heads: Heads, key_heads: Heads) -> dict[str, Pair]:
         """The pairs."""
         return {name: _pair(name, factors) for name, factors in self.factors(tensors, heads, key_heads).items()}
 
-    def used(self, names: Mapping[str, object]) -> set[str]:
+    def pair_tensors(self, names: Mapping[str, object]) -> set[str]:
         """The tensors that the pairs are made of."""
-        return {name for layer in self.layers(names) for name in layer.used(names)}
+        return {name for layer in self.layers(names) for name in layer.pair_tensors(names)}
 
     def rotary(self, names: Mapping[str, object]) -> set[str]:
         """The pairs behind rotary positions."""
@@ -177,13 +177,13 @@ class AttentionLayout:
 
     def redundant_biases(self, names: Mapping[str, object]) -> set[str]:
         """The pairs whose keys have a bias, which softmax does not notice, or values and outputs have one each."""
-        found = set()
+        pairs = set()
         for layer in self.layers(names):
             if len(layer.key.names(names)) == 2 and not (layer.rotary and layer.rotated == 1.0):
-                found.add(f"{layer.prefix}query_key{'_rest' if layer.rotary else ''}")
+                pairs.add(f"{layer.prefix}query_key{'_rest' if layer.rotary else ''}")
             if len(layer.value.names(names)) == 2 and layer.out.weight.removesuffix("weight") + "bias" in names:
-                found.add(f"{layer.prefix}value_out")
-        return found
+                pairs.add(f"{layer.prefix}value_out")
+        return pairs
 
     def join(self, pairs: Mapping[str, Pair], like: Mapping[str, tuple[int, ...]], heads: Heads) -> dict[str, Array]:
         """The tensors that `split` took, from the pairs; `like` has the shape of every tensor."""
@@ -203,27 +203,27 @@ class LowRankLayout:
 
     constants: str = STATISTICS
 
-    def claimed(self, names: Mapping[str, object]) -> set[str]:
+    def tensor_names(self, names: Mapping[str, object]) -> set[str]:
         """The tensors that it would take, were all of them numbers."""
         return {*filter(_OF_ADAPTERS.search, names)}
 
     def _adapters(self, names: Mapping[str, object]) -> dict[str, tuple[str, str]]:
         """Block name to the names of B and A."""
-        found = {}
+        adapters = {}
         for name in names:
             match = re.match(r"^(.*\.)?lora_A(\..+)?\.weight$", name)
             if match:
                 start, adapter = match[1] or "", match[2] or ""
-                found[f"{start}lora{adapter}"] = (f"{start}lora_B{adapter}.weight", name)
-        missing = [B for B, _ in found.values() if B not in names]
+                adapters[f"{start}lora{adapter}"] = (f"{start}lora_B{adapter}.weight", name)
+        missing = [B for B, _ in adapters.values() if B not in names]
         others = [name for name in names if re.search(r"(^|\.)lora_B(\..+)?\.weight$", name)]
         missing += [A for B in others if (A := B.replace("lora_B", "lora_A")) not in names]
         if missing:
             raise MissingTensorsError(missing)
-        if not found:
+        if not adapters:
             listed = ", ".join(list(names)[:3]) or "no floating-point tensors"
             raise LayoutError(f"expected tensors named ...q_proj.lora_A.weight, found none; the file has {listed}, ...")
-        return found
+        return adapters
 
     def factors(self, tensors: Mapping[str, Array], heads: Heads, key_heads: Heads) -> dict[str, Factors]:
         """B and Aᵀ of every adapter, of parameters or of gradients."""
@@ -248,11 +248,11 @@ class LowRankLayout:
                 )
         return {block: (tensors[B], tensors[A].T) for block, (B, A) in adapters.items()}
 
-    def split(self, tensors: Mapping[str, Array], heads: Heads, key_heads: Heads) -> dict[str, Pair]:
+    def pairs(self, tensors: Mapping[str, Array], heads: Heads, key_heads: Heads) -> dict[str, Pair]:
         """The pairs."""
         return {name: _pair(name, factors) for name, factors in self.factors(tensors, heads, key_heads).items()}
 
-    def used(self, names: Mapping[str, object]) -> set[str]:
+    def pair_tensors(self, names: Mapping[str, object]) -> set[str]:
         """The tensors that the pairs are made of."""
         return {name for pair in self._adapters(names).values() for name in pair}
 
@@ -358,10 +358,10 @@ def heads_of(layer: AttentionLayer, heads: Heads) -> int:
     """
     if isinstance(heads, int):
         return heads
-    found = [count for pattern, count in heads.items() if fnmatchcase(layer.prefix, pattern)]
-    if not found:
+    counts = [count for pattern, count in heads.items() if fnmatchcase(layer.prefix, pattern)]
+    if not counts:
         raise LayoutError(f"heads: no pattern of {', '.join(heads)} fits {layer.prefix.rstrip('.')}")
-    return found[0]
+    return counts[0]
 
 
 def _pair(name: str, factors: Factors) -> Pair:

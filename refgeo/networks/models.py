@@ -112,9 +112,9 @@ class AttentionClassifier:
             for norm, part in (("norm1", self._attention), ("norm2", self._network)):
                 scale, shift = params[f"{prefix}{norm}.weight"], params[f"{prefix}{norm}.bias"]
                 if self.norm == "pre":
-                    x = x + part(params, prefix, _normalised(x) * scale + shift)
+                    x = x + part(params, prefix, _normalise(x) * scale + shift)
                 else:
-                    x = _normalised(x + part(params, prefix, x)) * scale + shift
+                    x = _normalise(x + part(params, prefix, x)) * scale + shift
         return anp.mean(x, axis=1) @ params["classes.weight"] + params["classes.bias"]
 
     def loss(self, params: Any, batch: Batch) -> Any:
@@ -150,7 +150,7 @@ class AttentionClassifier:
         return _gelu(up) @ params[f"{prefix}down.weight"] + params[f"{prefix}down.bias"]
 
 
-def _normalised(x: Any) -> Any:
+def _normalise(x: Any) -> Any:
     centred = x - anp.mean(x, axis=-1, keepdims=True)
     return centred / anp.sqrt(anp.mean(centred**2, axis=-1, keepdims=True) + 1e-12)
 

@@ -107,7 +107,7 @@ def torch_value_and_grad(
     def value_and_grad(blocks: Mapping[str, Any], *batch: Any) -> tuple[float, Mapping[str, Any]]:
         with torch.inference_mode(False), torch.enable_grad():
             if not hasattr(own, "module"):
-                own.module, own.asked, own.is_verified = _evaluated(module, precision, device), set(), False
+                own.module, own.asked, own.is_verified = _make_evaluation_copy(module, precision, device), set(), False
             this = tuple(map(id, batch))
             is_new = this not in own.asked  # of every batch once: a loss may do something else with another
             own.asked.add(this)
@@ -116,7 +116,7 @@ def torch_value_and_grad(
 
             def evaluate(copy: Any) -> tuple[Any, Any]:
                 """Loss and gradients while the parameters are exchanged: activations may be computed again."""
-                value = _checked_loss(lambda: loss(copy, *batch), originals)
+                value = _check_loss(lambda: loss(copy, *batch), originals)
                 return value.item(), _gradients(value, list(tensors.values()), module)
 
             with one_at_a_time if is_new else nullcontext():
@@ -175,7 +175,7 @@ def _gradients(value: Any, tensors: list[Any], module: Any) -> Sequence[Any]:
     return [torch.zeros_like(t) if t.grad is None else t.grad for t in tensors]
 
 
-def _evaluated(module: Any, precision: Any, device: str) -> Any:
+def _make_evaluation_copy(module: Any, precision: Any, device: str) -> Any:
     """A copy in evaluation mode, with numbers of this precision, complex ones of the complex precision.
 
     Parameters that this leaves as they are become the module's own, as those that do not move, for example.
@@ -198,11 +198,11 @@ def _convert(module: Any, precision: Any, device: str) -> Any:
 
     complex_precision = torch.complex128 if precision == torch.float64 else torch.complex64
 
-    def converted(tensor: Any) -> Any:
+    def convert(tensor: Any) -> Any:
         kind = precision if tensor.is_floating_point() else complex_precision if tensor.is_complex() else None
         return tensor.to(device, kind)
 
-    return module._apply(converted)
+    return module._apply(convert)
 
 
 def _copy(module: Any) -> Any:
@@ -231,7 +231,7 @@ def _obstacle(module: Any, shared: dict[int, Any], error: Exception) -> str:
     return f"it cannot be: {error}"
 
 
-def _checked_loss(evaluate: Callable[[], Any], originals: list[Any]) -> Any:
+def _check_loss(evaluate: Callable[[], Any], originals: list[Any]) -> Any:
     """One number that can be differentiated, and that does not depend on the module's own parameters, which stand
     still; that is asked where these are given.
     """
@@ -282,10 +282,10 @@ def _refuse_tied(module: Any, network: Network) -> None:
     """The names of a state dict that are one parameter would be moved as several."""
     from refgeo.networks.network import further_names
 
-    for name, other in further_names(module).items():
-        if {other, name} <= network.shapes.keys():
+    for name, first in further_names(module).items():
+        if {first, name} <= network.shapes.keys():
             raise ValueError(
-                f"network: {other!r} and {name!r} are the same parameter of the module (tied weights); read "
+                f"network: {first!r} and {name!r} are the same parameter of the module (tied weights); read "
                 f"the network from a state dict without {name!r}"
             )
 
@@ -294,17 +294,17 @@ def _refuse_other_buffers(module: Any, network: Network) -> None:
     """Raise an error if a constant of the network, such as a running mean, differs from the module's buffer."""
     import torch
 
-    state, other = module.state_dict(), []
+    state, different = module.state_dict(), []
     for name, constant in network.constants.items():
         if name in state and state[name].is_floating_point():
             mine = state[name].detach().cpu().float()
-            given = torch.tensor(np.asarray(constant, dtype=np.float32))
-            if mine.shape != given.shape or not torch.allclose(mine, given, rtol=2.0**-7, equal_nan=True):
-                other.append(name)
-    if other:
+            expected = torch.tensor(np.asarray(constant, dtype=np.float32))
+            if mine.shape != expected.shape or not torch.allclose(mine, expected, rtol=2.0**-7, equal_nan=True):
+                different.append(name)
+    if different:
         raise ValueError(
-            f"network: {names_of(other)} differ from the module's buffers, which the loss uses; load the file into the "
-            "module first (module.load_state_dict), or read the network from the module"
+            f"network: {names_of(different)} differ from the module's buffers, which the loss uses; load the file into "
+            "the module first (module.load_state_dict), or read the network from the module"
         )
 
 

@@ -227,7 +227,7 @@ class Network:
                 raise KeyError(f"tensors: expected names of the checkpoint's parameters, got {name!r}")
             if array.shape != self.shapes[name]:
                 raise ValueError(f"tensors[{name!r}]: expected the shape {self.shapes[name]}, got {array.shape}")
-        missing = sorted(layout.used(self.shapes) - arrays.keys())
+        missing = sorted(layout.pair_tensors(self.shapes) - arrays.keys())
         if missing:
             raise KeyError(
                 f"tensors: expected every tensor that belongs to a pair; these are missing: {', '.join(missing[:5])}"
@@ -312,14 +312,18 @@ def read(
     exact = {name: tensor.astype(np.float64) for name, tensor in numeric.items()}
     for tensor in exact.values():
         tensor.setflags(write=False)  # so that a tangent space need not copy it
-    _refuse_other_types(name, {n: tensors[n] for n in form.claimed({**tensors, **tied}) & tensors.keys() - numeric})
+    _refuse_other_types(
+        name, {n: tensors[n] for n in form.tensor_names({**tensors, **tied}) & tensors.keys() - numeric}
+    )
     try:
-        used = form.used({**exact, **tied})  # names that do not fit are an error before a missing number of heads is
+        used = form.pair_tensors(
+            {**exact, **tied}
+        )  # names that do not fit are an error before a missing number of heads is
         _refuse_tied(tied, used)
         heads, key_value_heads = _numbers_of_heads(configuration, name, heads, key_value_heads)
         if configuration is not None and isinstance(form, AttentionLayout) and form in LAYOUTS.values():
             configuration.refuse_other_tensors(form.layers(exact), exact, heads)
-        pairs = form.split(exact, heads, key_value_heads)
+        pairs = form.pairs(exact, heads, key_value_heads)
     except LayoutError as error:
         raise LayoutError(f"layout {name}: {error}") from error
     return Network(

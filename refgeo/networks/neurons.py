@@ -76,7 +76,7 @@ class NeuronPairs:
             if name not in params or np.shape(params[name]) != shape:
                 came = np.shape(params[name]) if name in params else "no such array"
                 raise ValueError(f"params[{name!r}]: expected an array of shape {shape}, got {came}")
-        pair = Pair(*(self._gathered(params, side) for side in (self.incoming, self.outgoing)))
+        pair = Pair(*(self._gather(params, side) for side in (self.incoming, self.outgoing)))
         rest = {name: array for name, array in params.items() if name not in self._shapes}
         return {self.name: pair, **rest}
 
@@ -97,13 +97,13 @@ class NeuronPairs:
         after them.
         """
 
-        def of_blocks(blocks: Blocks, *batch: Any) -> Any:
-            found = function(self.params(blocks), *batch)
-            return (found[0], self.blocks(found[1])) if isinstance(found, tuple) else found
+        def evaluate(blocks: Blocks, *batch: Any) -> Any:
+            result = function(self.params(blocks), *batch)
+            return (result[0], self.blocks(result[1])) if isinstance(result, tuple) else result
 
-        return of_blocks
+        return evaluate
 
-    def _gathered(self, params: Blocks, side: Mapping[str, int]) -> Array:
+    def _gather(self, params: Blocks, side: Mapping[str, int]) -> Array:
         """(neurons, rows, 1)"""
         moved = (np.moveaxis(np.asarray(params[name]), axis, 0) for name, axis in side.items())
         return np.concatenate([array.reshape(len(array), -1) for array in moved], axis=1)[..., None]

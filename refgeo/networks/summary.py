@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.geometry.gauge import balance, lacks_rank, scaled
+from refgeo.geometry.gauge import balance, lacks_rank, scale_exactly
 from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array
 from refgeo.support.console import as_text, without_common_words
-from refgeo.support.figures import plain_axes
+from refgeo.support.figures import make_axes
 
 GRAM_LIMIT = 64.0
 """Condition number κ above which the projection of inv by Gram matrices may have no correct digit in single precision:
@@ -68,7 +68,7 @@ class PairSummary:
         """
         n, m, h = pair.sizes
         # scaled by powers of two, so that products neither overflow nor underflow
-        parts = [scaled(factor.reshape(-1, rows, h)) for factor, rows in zip(pair, (n, m), strict=True)]
+        parts = [scale_exactly(factor.reshape(-1, rows, h)) for factor, rows in zip(pair, (n, m), strict=True)]
         powers = [power for _, power in parts]
         # rows of zeros, added if there are fewer rows than columns, change neither products nor ranks
         factors = [np.pad(factor, ((0, 0), (0, max(0, h - factor.shape[1])), (0, 0))) for factor, _ in parts]
@@ -213,7 +213,7 @@ class NetworkSummary:
         axes : pair of matplotlib axes, optional
             Default: the axes of a new figure.
         """
-        axes = plain_axes(axes, 2, (7.0, 4.8))
+        axes = make_axes(axes, 2, (7.0, 4.8))
         kinds = list(dict.fromkeys(pair.name.rpartition(".")[2] for pair in self.pairs))
         for k, kind in enumerate(kinds):
             pairs = [pair for pair in self.pairs if pair.name.rpartition(".")[2] == kind]

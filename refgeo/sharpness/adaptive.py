@@ -22,7 +22,7 @@ from refgeo.sharpness.objective import Objective, ParameterSpace
 from refgeo.sharpness.parameters import Arrays, LossAndGradient
 from refgeo.sharpness.result import SharpnessCurve, SharpnessResult
 from refgeo.sharpness.search import Callback, SearchOptions, search
-from refgeo.support.arguments import Array, listed, radii_listed, real_array
+from refgeo.support.arguments import Array, as_list, radii_listed, real_array
 
 _NORMS: dict[float, Callable[[float], Ball]] = {2: RoundBall, math.inf: Box}
 
@@ -97,7 +97,7 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
         raise ValueError(f"norm: expected 2 or inf, got {norm!r}")
     options = SearchOptions(n_iter, n_restarts, rng, callback, verify, maximizers, progress)
     radii = radii_listed(rho)
-    arrays = Arrays(params, _chosen(params, names))
+    arrays = Arrays(params, _choose(params, names))
     space = _ScaledSteps(arrays, _scales(arrays, scale))
     settings = {"sharpness": "adaptive", "norm": "inf" if norm == math.inf else 2}
     settings |= {} if scale is None else {"scale": "given"}
@@ -121,11 +121,11 @@ class _ScaledSteps(ParameterSpace):
 
     def as_given(self, point: Any) -> Any:
         """Return the parameters with these arrays."""
-        return self._arrays.assembled(point)
+        return self._arrays.assemble(point)
 
     def tangent_vector(self, x: Array) -> Any:
         """δ, of the type of the parameters."""
-        return self._arrays.joined(super().tangent_vector(x))
+        return self._arrays.join(super().tangent_vector(x))
 
 
 def _scales(arrays: Arrays, scale: Any) -> dict[Any, Array]:
@@ -137,25 +137,25 @@ def _scales(arrays: Arrays, scale: Any) -> dict[Any, Array]:
     of_blocks = {ONLY: scale} if arrays.parameters.single else scale
     if unknown := [block for block in of_blocks if block not in arrays.parameters.blocks]:
         raise ValueError(f"scale: expected blocks of params, got {unknown}")
-    found = {}
+    scales = {}
     for name, array in arrays.given.items():
         block, factor = name
         if block not in of_blocks:
             raise ValueError(f"scale: the block {block!r} is missing")
         value = getattr(as_pair("scale", of_blocks[block]), factor) if factor else of_blocks[block]
-        found[name] = np.abs(real_array("scale", value))
-        if found[name].shape != array.shape:
-            raise ValueError(f"scale: expected {arrays.label(name)} of shape {array.shape}, got {found[name].shape}")
-    return found
+        scales[name] = np.abs(real_array("scale", value))
+        if scales[name].shape != array.shape:
+            raise ValueError(f"scale: expected {arrays.label(name)} of shape {array.shape}, got {scales[name].shape}")
+    return scales
 
 
-def _chosen(params: Any, names: Iterable[str] | None) -> list[str] | None:
+def _choose(params: Any, names: Iterable[str] | None) -> list[str] | None:
     """The blocks that move, each once."""
     if not isinstance(params, Mapping):
         if names is not None:
             raise ValueError("names: expected no names, because params is not a dict")
         return None
-    chosen = list(params) if names is None else listed(names)
+    chosen = list(params) if names is None else as_list(names)
     if len(set(chosen)) < len(chosen):
         raise ValueError(f"names: expected each block once, got {chosen}")
     unknown = [name for name in chosen if name not in params]

@@ -12,12 +12,12 @@ from refgeo.geometry.tangent_space import Metric
 from refgeo.sharpness.auto_pgd import norm
 from refgeo.sharpness.noise import least_noise
 from refgeo.sharpness.objective import ParameterSpace, check_symmetry
-from refgeo.sharpness.parameters import Calls, checked_loss, on_batch
+from refgeo.sharpness.parameters import Calls, as_loss, on_batch
 from refgeo.sharpness.result import AverageSharpness
 from refgeo.sharpness.search import Callback, ProgressMonitor, as_batches
 from refgeo.support.arguments import Array, Order, integer, one_of, order_of, radius_of, seed_of
 from refgeo.support.errors import Interrupted
-from refgeo.support.progress import interruptible, shown
+from refgeo.support.progress import interruptible, show_progress
 
 
 def average_case_sharpness(
@@ -102,8 +102,8 @@ def average_case_sharpness(
         )
     space, losses = ParameterSpace(params, metric), _losses(value, batches)
     calls = Calls("value", value)
-    with calls, shown("averaging", quiet=not progress) as tell, interruptible() as interrupted:
-        at_origin = [checked_loss("value", loss(space.point(np.zeros(space.length), order))) for loss in losses]
+    with calls, show_progress("averaging", quiet=not progress) as tell, interruptible() as interrupted:
+        at_origin = [as_loss("value", loss(space.point(np.zeros(space.length), order))) for loss in losses]
         for index, loss in enumerate(at_origin):
             if not math.isfinite(loss):
                 where = f", batch {index}," if batches is not None else ""
@@ -116,26 +116,26 @@ def average_case_sharpness(
 
         def loss_at(batch: int, x: Array) -> float:
             point = space.point(x, order)
-            loss = math.nan if point is None else checked_loss("value", losses[batch](point))
+            loss = math.nan if point is None else as_loss("value", losses[batch](point))
             return loss if math.isfinite(loss) else math.nan
 
         def pair(batch: int, sample: int) -> float | None:
             if monitor.is_stopped:
                 return None
-            x = _drawn(space, rho, distribution, np.random.default_rng([seed, batch, sample]))
+            x = _draw(space, rho, distribution, np.random.default_rng([seed, batch, sample]))
             increase = 0.5 * (loss_at(batch, x) + loss_at(batch, -x)) - at_origin[batch]
             monitor.tell(batch, sample, rho, 0, increase, increase, rho)
             return increase
 
-        drawn = [pair(batch, sample) for batch in range(len(losses)) for sample in range(n_samples // 2)]
-        if interrupted() and sum(value is not None for value in drawn) < 2:
+        increases = [pair(batch, sample) for batch in range(len(losses)) for sample in range(n_samples // 2)]
+        if interrupted() and sum(value is not None for value in increases) < 2:
             raise KeyboardInterrupt
-        samples = np.array([math.nan if value is None else value for value in drawn]).reshape(len(losses), -1)
-        begun = np.array([value is not None for value in drawn]).reshape(samples.shape)
-        found = _averaged(samples, begun, at_origin, rho, monitor.is_stopped, noise)
+        samples = np.array([math.nan if value is None else value for value in increases]).reshape(len(losses), -1)
+        is_drawn = np.array([value is not None for value in increases]).reshape(samples.shape)
+        result = _average(samples, is_drawn, at_origin, rho, monitor.is_stopped, noise)
         if interrupted():
-            raise Interrupted(found)
-    return found
+            raise Interrupted(result)
+    return result
 
 
 def _noise(space: ParameterSpace, loss: Callable[[Any], float]) -> float:
@@ -147,15 +147,15 @@ def _noise(space: ParameterSpace, loss: Callable[[Any], float]) -> float:
 
         def at(t: float) -> float:
             point = space.point(t * unit, 1)
-            return math.nan if point is None else checked_loss("value", loss(point))
+            return math.nan if point is None else as_loss("value", loss(point))
 
         return at
 
-    found = least_noise(along) if space.dim else 0.0
-    return found if math.isfinite(found) else 0.0
+    noise = least_noise(along) if space.dim else 0.0
+    return noise if math.isfinite(noise) else 0.0
 
 
-def _drawn(space: ParameterSpace, rho: float, distribution: str, rng: np.random.Generator) -> Array:
+def _draw(space: ParameterSpace, rho: float, distribution: str, rng: np.random.Generator) -> Array:
     """Coordinates of ξ."""
     normal = space.random_direction(rng)
     if space.dim == 0:
@@ -180,7 +180,7 @@ def _spread(samples: Array) -> float:
     return size * float(np.std(samples / size, ddof=1))
 
 
-def _averaged(
+def _average(
     samples: Array, begun: Array, at_origin: list[float], rho: float, stopped: bool, noise: float
 ) -> AverageSharpness:
     """The mean over batches of the mean over their pairs; NaN is a pair that left the domain, or had not begun."""

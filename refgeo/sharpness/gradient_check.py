@@ -32,8 +32,8 @@ from refgeo.sharpness.parameters import (
     LossAndGradient,
     Name,
     Parameters,
-    checked_evaluation,
     refuse_chance,
+    unpack_evaluation,
 )
 from refgeo.support.arguments import Array
 
@@ -196,7 +196,7 @@ def _check_blocks(
     value_and_grad: LossAndGradient, params: Any, tolerance: float, generator: np.random.Generator
 ) -> dict[str, float]:
     """Return the relative disagreement of every block, or raise an error that names the blocks that disagree."""
-    loss, grads = checked_evaluation(value_and_grad(params))
+    loss, grads = unpack_evaluation(value_and_grad(params))
     if not math.isfinite(loss):
         raise ValueError(f"value_and_grad: expected a finite loss, got {loss}")
     arrays = _arrays_with_gradient(params, grads)
@@ -367,7 +367,7 @@ def verify_maximizer(
         return
     message = comparison.message
     try:
-        check_gradient(loss, objective.given_point(x))
+        check_gradient(loss, objective.point_for_caller(x))
         if objective.has_differenced_gradient:  # where the caller's gradient is right, ours may be inaccurate
             return
     except ValueError as error:

@@ -44,7 +44,9 @@ def value_and_grad(loss: Callable[..., Any], *, dtype: npt.DTypeLike = np.float6
     """
 
     def of_tree(tree: Any, params: Any, rest: tuple[Any, ...]) -> Any:
-        value = loss(_mapped(lambda of, part: Factors(*part) if isinstance(of, Pair) else part, params, tree), *rest)
+        value = loss(
+            _map_blocks(lambda of, part: Factors(*part) if isinstance(of, Pair) else part, params, tree), *rest
+        )
         bare = value
         while isinstance(bare, ArrayBox):
             bare = bare._value
@@ -71,7 +73,7 @@ def value_and_grad(loss: Callable[..., Any], *, dtype: npt.DTypeLike = np.float6
 
     def evaluate(params: Any, *rest: Any) -> tuple[float, Any]:
         try:
-            value, gradient = differentiate(_mapped(bare, params, params), params, rest)
+            value, gradient = differentiate(_map_blocks(bare, params, params), params, rest)
         except (TypeError, ValueError, AttributeError) as error:
             if not any(words in str(error) for words in _UNTRACED):
                 raise
@@ -80,7 +82,7 @@ def value_and_grad(loss: Callable[..., Any], *, dtype: npt.DTypeLike = np.float6
                 "and math, without float(), int(), and assignments to entries, or give a function that returns the "
                 "loss and its gradient, from any other program"
             ) from error
-        return float(value), _mapped(_as_given, params, gradient)
+        return float(value), _map_blocks(_as_given, params, gradient)
 
     return evaluate
 
@@ -96,10 +98,10 @@ class Factors(NamedTuple):
     H: Any
 
 
-def _mapped(function: Callable[[Any, Any], Any], params: Any, tree: Any) -> Any:
+def _map_blocks(function: Callable[[Any, Any], Any], params: Any, tree: Any) -> Any:
     """``function(parameters, part)`` of every block."""
     if isinstance(params, Mapping):
-        return {name: _mapped(function, params[name], tree[name]) for name in params}
+        return {name: _map_blocks(function, params[name], tree[name]) for name in params}
     return function(params, tree)
 
 

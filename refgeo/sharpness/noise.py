@@ -76,27 +76,17 @@ def least_noise(along: Callable[[int], Callable[[float], Any]]) -> float:
     >>> 1e-8 < least_noise(lambda i: lambda t: float(np.float32(1.0 + 1e-6 * np.sin(30.0 * t)))) < 1e-6
     True
     """
-    estimates: list[float | None] = []
-    for i in range(2):
-        loss, noise = _noise_on_line(along(i))
-        estimates.append(noise)
-        if noise is not None and noise <= _MAX_FLOAT32_NOISE * abs(loss):
+    estimates: list[float] = []
+    for function in map(along, range(2)):
+        values = values_along(function, FINE_STEP)
+        estimates.append(noise_of(values))
+        if 2 * len(set(values)) <= len(values):  # plateaus, whose height only longer steps show
+            coarse = values_along(function, COARSE_STEP)
+            estimates[-1] = max(estimates[-1], noise_of(coarse)) if len(set(coarse)) > 1 else math.nan
+        if estimates[-1] <= _MAX_FLOAT32_NOISE * abs(values[0]):
             break
-    least = min((noise for noise in estimates if noise is not None), default=0.5 * last_digit([loss]))
-    return least or math.inf
-
-
-def _noise_on_line(function: Callable[[float], Any]) -> tuple[float, float | None]:
-    """Return a value on a line and the noise there, estimated at longer steps, too, if most values are equal.
-
-    None if all values are equal.
-    """
-    values = values_along(function, FINE_STEP)
-    noise = noise_of(values)
-    if 2 * len(set(values)) <= len(values):  # plateaus, whose height only longer steps show
-        coarse = values_along(function, COARSE_STEP)
-        return values[0], max(noise, noise_of(coarse)) if len(set(coarse)) > 1 else None
-    return values[0], noise
+    known = [noise for noise in estimates if not math.isnan(noise)]
+    return min(known, default=0.5 * last_digit(values[:1])) or math.inf
 
 
 def noise_of(values: Sequence[Any]) -> float:

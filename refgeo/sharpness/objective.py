@@ -24,9 +24,9 @@ from refgeo.sharpness.parameters import (
     CheckedGradients,
     LossAndGradient,
     Parameters,
-    checked_evaluation,
-    checked_gradient,
+    as_gradient,
     is_finite,
+    unpack_evaluation,
 )
 from refgeo.support.arguments import Array, Order
 from refgeo.support.errors import NO_GEODESIC, NotFiniteError
@@ -111,7 +111,7 @@ class ParameterSpace:
                     point = self.tangent.point_at(self.coordinates(x), order)
             except NO_GEODESIC:
                 return None
-        return point if self.parameters.single else self.parameters.assembled(point)
+        return point if self.parameters.single else self.parameters.assemble(point)
 
     def gradient(self, x: Array, grads: Any, order: Order) -> Array | None:
         """Return the gradient of ξ ↦ ℓ(γ_ξ(1)) in coordinates, from the caller's gradients at γ_ξ(1); None if it is not
@@ -129,7 +129,7 @@ class ParameterSpace:
     def gradients(self, grads: Any) -> Any:
         """Return the caller's gradients as a cotangent vector, after a check of shapes, so that nothing broadcasts."""
         if self.parameters.single:
-            return checked_gradient("", {"": grads}, self.tangent.point)
+            return as_gradient("", {"": grads}, self.tangent.point)
         return CheckedGradients(self.parameters.gradients(grads), self.points)
 
     def as_given(self, point: Any) -> Any:
@@ -228,7 +228,7 @@ class Objective:
         self.loss, gradient = self(self.origin)
         self._gradient: Array | None = gradient
         if not math.isfinite(self.loss):
-            loss, _ = checked_evaluation(value_and_grad(self.space.point(self.origin, 1)))
+            loss, _ = unpack_evaluation(value_and_grad(self.space.point(self.origin, 1)))
             if not math.isfinite(loss):
                 raise ValueError(f"value_and_grad: expected a finite loss at the given parameters, got {loss}")
             raise ValueError(
@@ -241,7 +241,7 @@ class Objective:
         """Whether geodesics are exact: the gradient along them consists of differences, and is less accurate."""
         return self._order == "exact"
 
-    def given_point(self, x: Array) -> Any:
+    def point_for_caller(self, x: Array) -> Any:
         """Return γ_ξ(1) as the caller's function takes it."""
         return self.space.as_given(self.space.point(x, self._order))
 
@@ -278,7 +278,7 @@ class Objective:
             x = self.space.horizontal(x)  # removes rounding: the closed forms hold for horizontal geodesics alone
         try:
             point = self.space.point(x, self._order)
-            loss, grads = (-math.inf, None) if point is None else checked_evaluation(self.value_and_grad(point))
+            loss, grads = (-math.inf, None) if point is None else unpack_evaluation(self.value_and_grad(point))
         except NotFiniteError:  # raised, for example, by a Pair that the caller makes of the gradient
             if not x.any():
                 raise
@@ -341,7 +341,7 @@ def check_symmetry(space: ParameterSpace, function: Callable[[Any], Any], noise:
                 )
 
     def loss(blocks: Mapping[str, Any]) -> Any:
-        result = function(space.parameters.assembled(blocks))
+        result = function(space.parameters.assemble(blocks))
         return result[0] if isinstance(result, tuple) else result
 
     whole = together(groups)

@@ -30,7 +30,7 @@ class Parameters:
         self.given, self.single = params, not isinstance(params, Mapping)
         self.blocks: Mapping[str, Any] = {ONLY: params} if self.single else params
 
-    def assembled(self, blocks: Mapping[str, Any]) -> Any:
+    def assemble(self, blocks: Mapping[str, Any]) -> Any:
         """Parameters as they came, with the moved blocks."""
         return blocks[ONLY] if self.single else {**self.given, **blocks}
 
@@ -79,28 +79,26 @@ class Arrays:
             for n, block in self._blocks.items()
         }
 
-    def joined(self, arrays: Mapping[Name, Array]) -> Any:
+    def join(self, arrays: Mapping[Name, Array]) -> Any:
         """Blocks of the type of the parameters; those that are not moved are left out."""
         blocks = self._together(arrays)
         return blocks[ONLY] if self.parameters.single else blocks
 
-    def assembled(self, arrays: Mapping[Name, Array]) -> Any:
+    def assemble(self, arrays: Mapping[Name, Array]) -> Any:
         """Parameters as they came, with these arrays; those that are missing stay as they are."""
-        return self.parameters.assembled(self._together({**self.given, **arrays}))
+        return self.parameters.assemble(self._together({**self.given, **arrays}))
 
     def gradients(self, grads: Any) -> dict[Name, Array]:
         """Somebody's gradients."""
-        found, single = self.parameters.gradients(grads), self.parameters.single
+        by_block, single = self.parameters.gradients(grads), self.parameters.single
         blocks = self._blocks.items()
-        return _split(
-            {n: checked_gradient("" if single else n, {"": grads} if single else found, x) for n, x in blocks}
-        )
+        return _split({n: as_gradient("" if single else n, {"": grads} if single else by_block, x) for n, x in blocks})
 
     def value_and_grad(self, function: LossAndGradient) -> LossAndGradient:
         """Somebody's function, of named arrays; those that are missing stay as they are."""
 
         def of_arrays(arrays: Mapping[Name, Array]) -> tuple[float, Any]:
-            loss, grads = checked_evaluation(function(self.assembled(arrays)))
+            loss, grads = unpack_evaluation(function(self.assemble(arrays)))
             return loss, self.gradients(grads) if math.isfinite(loss) else {}
 
         return of_arrays
@@ -123,7 +121,7 @@ class CheckedGradients(Mapping[str, Any]):
         self._grads, self._points = grads, points
 
     def __getitem__(self, name: str) -> Any:
-        return checked_gradient(name, self._grads, self._points[name])
+        return as_gradient(name, self._grads, self._points[name])
 
     def __contains__(self, name: object) -> bool:
         return name in self._points
@@ -135,32 +133,32 @@ class CheckedGradients(Mapping[str, Any]):
         return len(self._points)
 
 
-def checked_gradient(name: str, grads: Any, point: Any) -> Any:
+def as_gradient(name: str, grads: Any, point: Any) -> Any:
     """The gradient of one block, an array or a pair of its shapes, so that nothing broadcasts.
 
     Examples
     --------
-    >>> checked_gradient("w", {"w": [1.0, 2.0]}, np.zeros(2))
+    >>> as_gradient("w", {"w": [1.0, 2.0]}, np.zeros(2))
     array([1., 2.])
     """
-    what = f"value_and_grad: the gradient of {name!r}" if name else "value_and_grad: the gradient"
+    label = f"value_and_grad: the gradient of {name!r}" if name else "value_and_grad: the gradient"
     if name not in grads:
         raise ValueError(
-            f"{what} is missing; expected one for every block that moves: those of the metric, or of names (what the "
+            f"{label} is missing; expected one for every block that moves: those of the metric, or of names (what the "
             "loss freezes must be frozen there, too)"
         )
     if not isinstance(point, Pair):
-        return _checked_array(what, grads[name], point.shape)
+        return _as_gradient_array(label, grads[name], point.shape)
     try:
         G, H = grads[name]
     except (TypeError, ValueError):
-        raise TypeError(f"{what}: expected a Pair (or a tuple (G, H)), got {type(grads[name]).__name__}") from None
+        raise TypeError(f"{label}: expected a Pair (or a tuple (G, H)), got {type(grads[name]).__name__}") from None
     return Pair.unchecked(
-        _checked_array(what + ", G", G, point.G.shape), _checked_array(what + ", H", H, point.H.shape)
+        _as_gradient_array(label + ", G", G, point.G.shape), _as_gradient_array(label + ", H", H, point.H.shape)
     )
 
 
-def _checked_array(what: str, value: Any, shape: tuple[int, ...]) -> Array:
+def _as_gradient_array(what: str, value: Any, shape: tuple[int, ...]) -> Array:
     refuse_masked(what, value)
     try:
         array = np.asarray(value)
@@ -213,12 +211,12 @@ class Calls:
             ) from error
 
 
-def checked_evaluation(result: Any) -> tuple[float, Any]:
+def unpack_evaluation(result: Any) -> tuple[float, Any]:
     """Loss and gradients, or an error that says what a ``value_and_grad`` returns.
 
     Examples
     --------
-    >>> checked_evaluation((np.float32(0.5), "gradients"))
+    >>> unpack_evaluation((np.float32(0.5), "gradients"))
     (0.5, 'gradients')
     """
     if not isinstance(result, tuple) or len(result) != 2:
@@ -226,7 +224,7 @@ def checked_evaluation(result: Any) -> tuple[float, Any]:
             f"value_and_grad: expected a function that returns (loss, gradients), got {type(result).__name__}; "
             "refgeo.value_and_grad(loss) makes such a function with autograd"
         )
-    return checked_loss("value_and_grad", result[0]), result[1]
+    return as_loss("value_and_grad", result[0]), result[1]
 
 
 _REPEATS = 1e-5
@@ -249,12 +247,12 @@ def refuse_chance(
         )
 
 
-def checked_loss(name: str, loss: Any) -> float:
+def as_loss(name: str, loss: Any) -> float:
     """The loss as a float.
 
     Examples
     --------
-    >>> checked_loss("value", np.array([[0.5]]))
+    >>> as_loss("value", np.array([[0.5]]))
     0.5
     """
     refuse_masked(f"{name}: the loss", loss)
@@ -266,10 +264,10 @@ def checked_loss(name: str, loss: Any) -> float:
     except (TypeError, ValueError, RuntimeError) as error:  # a tensor of PyTorch that has a gradient
         raise TypeError(f"{expected} {type(loss).__name__}: {error}; return loss.item()") from error
     if array.size != 1 or array.dtype.kind not in "fiu":
-        what = f"{type(loss).__name__} {array.shape}; return one number, such as their mean" if array.size != 1 else (
+        kind = f"{type(loss).__name__} {array.shape}; return one number, such as their mean" if array.size != 1 else (
             f"{type(loss).__name__}" if array.dtype.kind == "O" else f"the dtype {array.dtype}"
         )  # fmt: skip
-        raise TypeError(f"{expected} {what}")
+        raise TypeError(f"{expected} {kind}")
     return float(array.item())
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import scipy  # whose modules load where they are used
 
-from refgeo.geometry.blocks import ONLY, Blocks, Named, flat, shaped
+from refgeo.geometry.blocks import ONLY, Blocks, Named, flat, reshape_like
 from refgeo.geometry.groups import Symmetry
 from refgeo.geometry.pair import Pair, as_pair
 from refgeo.geometry.tangent_space import Metric, TangentSpace, flow
@@ -67,10 +67,10 @@ class QuotientTangentSpace(TangentSpace[Any]):
         self.n_coordinates = self._numbers.size
         g = real_array("tensor", self._tensor(self._numbers))
         if g.shape != 2 * (self.n_coordinates,) or not np.allclose(g, g.T, rtol=1e-9, atol=1e-12 * np.abs(g).max()):
-            what = "one that is not symmetric" if g.shape == 2 * (self.n_coordinates,) else f"shape {g.shape}"
+            reason = "one that is not symmetric" if g.shape == 2 * (self.n_coordinates,) else f"shape {g.shape}"
             raise ValueError(
                 f"tensor: expected a symmetric matrix with a row for each of the {self.n_coordinates} numbers of the "
-                f"point, got {what}"
+                f"point, got {reason}"
             )
         least = float(np.linalg.eigvalsh(g)[0])
         if not least > 0.0:
@@ -86,7 +86,7 @@ class QuotientTangentSpace(TangentSpace[Any]):
         return float(np.linalg.norm(self._root.T @ self._numbers)) or 1.0
 
     def _tensor(self, numbers: Any) -> Any:
-        return np.asarray(self.metric.tensor(shaped(numbers, self.point)))
+        return np.asarray(self.metric.tensor(reshape_like(numbers, self.point)))
 
     @cached_property
     def dim(self) -> int:  # type: ignore[override]
@@ -112,12 +112,12 @@ class QuotientTangentSpace(TangentSpace[Any]):
         along, v, aside = (self._frame @ (x / np.linalg.norm(x)) for x in drawn)
 
         def length(numbers: Array) -> Any:
-            return self.metric.square(shaped(numbers, self.point), v)
+            return self.metric.square(reshape_like(numbers, self.point), v)
 
         with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):  # outside the domain
             near = next(
-                (there for k in range(_SHORTER)
-                 if _is_positive(self._tensor(there := self._numbers + _ASIDE * 4.0**-k * self._size * aside))),
+                (beside for k in range(_SHORTER)
+                 if _is_positive(self._tensor(beside := self._numbers + _ASIDE * 4.0**-k * self._size * aside))),
                 self._numbers,
             )  # fmt: skip
             steps = [_STEP * 4.0**-k * self._size for k in range(_SHORTER)]
@@ -133,16 +133,16 @@ class QuotientTangentSpace(TangentSpace[Any]):
         if not np.isfinite(quotients).any():
             raise NotFiniteError("tensor: expected finite numbers near the point, so that it can be differentiated")
         try:
-            found = float(_complex_step(length, numbers, direction))
-            told = f"a complex step gives the slope {found:.6g}, and differences give {quotients[0]:.6g}"
+            slope = float(_complex_step(length, numbers, direction))
+            detail = f"a complex step gives the slope {slope:.6g}, and differences give {quotients[0]:.6g}"
         except (TypeError, ValueError, np.linalg.LinAlgError) as error:
-            found, told = math.nan, f"of a complex θ it gives {error!r}"
+            slope, detail = math.nan, f"of a complex θ it gives {error!r}"
         while quotients[-1] == 0.0 and any(quotients):
             quotients.pop()  # of steps that a function in single precision does not notice
-        if not any(abs(found - one) < 1e-6 * max(abs(one), 1e-3 / self._size) for one in quotients):
+        if not any(abs(slope - quotient) < 1e-6 * max(abs(quotient), 1e-3 / self._size) for quotient in quotients):
             raise ValueError(
                 "tensor: expected a function in double precision that can be differentiated by complex steps, made of "
-                f"sums, products, powers and inverses; {told}. Write x * x for abs(x)**2 and (x @ x)**0.5 for a norm; "
+                f"sums, products, powers and inverses; {detail}. Write x * x for abs(x)**2 and (x @ x)**0.5 for a norm; "
                 "float(), .real, comparisons and eigh lose the imaginary part, too"
             )
 
@@ -166,13 +166,13 @@ class QuotientTangentSpace(TangentSpace[Any]):
         return np.asarray(self._root.T @ flat(v))
 
     def _back(self, x: Array) -> Any:
-        return shaped(self._frame @ x, self.point)
+        return reshape_like(self._frame @ x, self.point)
 
     def _gradient_to(self, e: Any) -> Array:
         return np.asarray(self._frame.T @ flat(e))
 
     def _gradient_back(self, x: Array) -> Any:
-        return shaped(self._root @ x, self.point)
+        return reshape_like(self._root @ x, self.point)
 
     def _vertical(self, x: Array) -> Array:
         return np.asarray(self._verticals @ (self._verticals.T @ x))
@@ -191,12 +191,12 @@ class QuotientTangentSpace(TangentSpace[Any]):
         return np.asarray(0.5 * (self._frame.T @ (self._along(x) @ u - self._along(e) @ v) + self._slopes @ v @ u))
 
     def _exact(self, v: Any, t: float) -> Any:
-        return self._followed(v, t)[0]
+        return self._follow(v, t)[0]
 
     def _arrival(self, v: Any) -> tuple[Any, Any]:
-        return self._followed(v, 1.0)
+        return self._follow(v, 1.0)
 
-    def _followed(self, v: Any, t: float) -> tuple[Any, Any]:
+    def _follow(self, v: Any, t: float) -> tuple[Any, Any]:
         """The end and t times the velocity there, by integration in time from 0 to 1."""
         reached, N = 0.0, self.n_coordinates
         velocity = t * flat(v)
@@ -205,10 +205,12 @@ class QuotientTangentSpace(TangentSpace[Any]):
             """Koszul's formula for two equal vectors, which takes no derivative of the whole tensor."""
             nonlocal reached
             x, v = np.split(state, 2)
-            force = self._derivative(lambda y: self.metric.lowered(shaped(y, self.point), v), x, v)
+            force = self._derivative(lambda y: self.metric.lower_index(reshape_like(y, self.point), v), x, v)
             for l, unit in enumerate(np.eye(N)):  # noqa: E741
-                force[l] -= 0.5 * self._derivative(lambda y: self.metric.square(shaped(y, self.point), v), x, unit)
-            frame = self.metric.at(shaped(x, self.point))._frame
+                force[l] -= 0.5 * self._derivative(
+                    lambda y: self.metric.square(reshape_like(y, self.point), v), x, unit
+                )
+            frame = self.metric.at(reshape_like(x, self.point))._frame
             reached = max(reached, time)
             return np.concatenate([v, -frame @ (frame.T @ force)])
 
@@ -225,8 +227,8 @@ class QuotientTangentSpace(TangentSpace[Any]):
                 f"the geodesic leaves the points with a positive definite metric at time {t * reached:.6g}, before "
                 f"t = {t:g}; ask for a shorter time or a smaller velocity", t * reached, (),
             )  # fmt: skip
-        end, arriving = (shaped(part, self.point) for part in np.split(flow.y[:, -1], 2))
-        speed, before = float(self.metric.at(end).norm(arriving)), float(self.norm(shaped(velocity, self.point)))
+        end, arriving = (reshape_like(part, self.point) for part in np.split(flow.y[:, -1], 2))
+        speed, before = float(self.metric.at(end).norm(arriving)), float(self.norm(reshape_like(velocity, self.point)))
         if abs(speed - before) > 1e-8 * before:
             raise GeodesicAccuracyError(
                 f"along the integrated geodesic the speed changes from {before:.12g} to {speed:.12g}; ask for a "
@@ -276,7 +278,7 @@ class QuotientMetric(Metric[Any]):
             raise TypeError(f"tensor: expected a function of θ, got {type(tensor).__name__}")
         symmetries = [group] if isinstance(group, Symmetry) else group
         if not (group is None or callable(group)) and not (
-            isinstance(symmetries, Iterable) and all(isinstance(one, Symmetry) for one in symmetries)
+            isinstance(symmetries, Iterable) and all(isinstance(symmetry, Symmetry) for symmetry in symmetries)
         ):
             raise TypeError(
                 "group: expected a function of θ that gives velocities, symmetries such as "
@@ -304,7 +306,7 @@ class QuotientMetric(Metric[Any]):
         """The matrix g(θ), of a θ that may be complex."""
         if not self._is_inner_product:
             return self._given(point)
-        basis = [shaped(unit, point) for unit in np.eye(flat(point).size)]
+        basis = [reshape_like(unit, point) for unit in np.eye(flat(point).size)]
         rows = [[np.sum(self._given(point, a, b)) for b in basis[: i + 1]] for i, a in enumerate(basis)]
         g = np.zeros((len(basis), len(basis)), np.result_type(*rows[-1]))
         for i, row in enumerate(rows):
@@ -317,26 +319,26 @@ class QuotientMetric(Metric[Any]):
             return
         a, b = np.random.default_rng(0).standard_normal((2, len(g)))
         for first, second in ((a, b), (b, a), (a, -b), (a + b, a - b)):
-            found = float(np.sum(self._given(point, shaped(first, point), shaped(second, point))))
+            value = float(np.sum(self._given(point, reshape_like(first, point), reshape_like(second, point))))
             expected, size = float(first @ g @ second), float(np.abs(first) @ np.abs(g) @ np.abs(second))
-            if not abs(found - expected) <= 1e-9 * size:
+            if not abs(value - expected) <= 1e-9 * size:
                 raise ValueError(
                     "tensor: expected an inner product, symmetric and linear in a and in b, got one that is not: "
-                    f"it is {found:.6g} for two random vectors, where basis vectors give {expected:.6g}"
+                    f"it is {value:.6g} for two random vectors, where basis vectors give {expected:.6g}"
                 )
 
-    def lowered(self, point: Any, v: Array) -> Any:
+    def lower_index(self, point: Any, v: Array) -> Any:
         """The covector gv."""
         if not self._is_inner_product:
             return self.tensor(point) @ v
-        vector = shaped(v, point)
-        return np.array([np.sum(self._given(point, vector, shaped(unit, point))) for unit in np.eye(v.size)])
+        vector = reshape_like(v, point)
+        return np.array([np.sum(self._given(point, vector, reshape_like(unit, point))) for unit in np.eye(v.size)])
 
     def square(self, point: Any, v: Array) -> Any:
         """The number vᵀgv."""
         if not self._is_inner_product:
             return v @ self.tensor(point) @ v
-        return np.sum(self._given(point, shaped(v, point), shaped(v, point)))
+        return np.sum(self._given(point, reshape_like(v, point), reshape_like(v, point)))
 
     def velocities(self, point: Any, root: Array) -> Array:
         """Columns that span the vertical space; of symmetries, drawn until the rank is that of those before."""
@@ -344,19 +346,19 @@ class QuotientMetric(Metric[Any]):
             return self._velocities(point)
         V, rng, rank = np.zeros((len(root), 0)), np.random.default_rng(0), -1
         while self._groups and rank < (rank := _span(root.T @ V).shape[1]):
-            named = self._named(point)
+            named = self._name_blocks(point)
             zero = 0.0 * Blocks(named)
             drawn = [
-                flat({**zero, **one.velocity(named, one.generator(named, rng))})
-                for one in self._groups
+                flat({**zero, **symmetry.velocity(named, symmetry.generator(named, rng))})
+                for symmetry in self._groups
                 for _ in range(_DRAWS)
             ]
             V = np.hstack([V, np.array(drawn).T])
         return V
 
-    def _named(self, point: Any) -> Mapping[str, Any]:
+    def _name_blocks(self, point: Any) -> Mapping[str, Any]:
         """As blocks, with the names that the symmetries have for them."""
-        blocks = sorted({block for one in self._groups for block in one.blocks})
+        blocks = sorted({block for symmetry in self._groups for block in symmetry.blocks})
         if isinstance(point, Mapping) and set(blocks) <= set(point):
             return point
         if isinstance(point, Mapping) or len(blocks) > 1:
@@ -365,18 +367,18 @@ class QuotientMetric(Metric[Any]):
 
     def symmetries(self, block: str = ONLY) -> list[Symmetry]:
         """The groups, as they act on parameters of which the metric measures this block, or on all of them."""
-        return [self._on(block, one) for one in self._groups]
+        return [self._on(block, symmetry) for symmetry in self._groups]
 
-    def _on(self, block: str, one: Symmetry) -> Symmetry:
+    def _on(self, block: str, symmetry: Symmetry) -> Symmetry:
         """A symmetry under the name that the block has there."""
-        generator, act = partial(self._drawn, block, one), partial(self._carried, block, one)
-        return replace(one, blocks=(block,), generator=generator, act=act, whole=block == ONLY)
+        generator, act = partial(self._draw, block, symmetry), partial(self._carry, block, symmetry)
+        return replace(symmetry, blocks=(block,), generator=generator, act=act, whole=block == ONLY)
 
-    def _drawn(self, block: str, one: Symmetry, params: Named, rng: np.random.Generator) -> Any:
-        return one.generator(self._named(params.get(block, params)), rng)
+    def _draw(self, block: str, symmetry: Symmetry, params: Named, rng: np.random.Generator) -> Any:
+        return symmetry.generator(self._name_blocks(params.get(block, params)), rng)
 
-    def _carried(self, block: str, one: Symmetry, params: Named, K: Any, t: float) -> dict[str, Any]:
-        moved = one.act(self._named(params.get(block, params)), K, t)
+    def _carry(self, block: str, symmetry: Symmetry, params: Named, K: Any, t: float) -> dict[str, Any]:
+        moved = symmetry.act(self._name_blocks(params.get(block, params)), K, t)
         return {block: next(iter(moved.values()))} if block in params else moved
 
     def verify(self, point: Any, value_and_grad: Callable[[Any], Any] | None = None, *, rng: int = 0) -> Verification:
@@ -442,13 +444,11 @@ def _velocities(function: Callable[[Any], Any], point: Any) -> Array:
 
 def _group(velocities: Callable[[Any], Array], metric: QuotientMetric) -> Symmetry:
     """The group whose generators move points with these velocities, by about their length in the metric at t = 1."""
-    drawn, carried = partial(_drawn, velocities, metric), partial(_carried, velocities)
+    drawn, carried = partial(_draw, velocities, metric), partial(_carry, velocities)
     return Symmetry("group of the metric", (), drawn, carried)
 
 
-def _drawn(
-    velocities: Callable[[Any], Array], metric: QuotientMetric, params: Named, rng: np.random.Generator
-) -> Array:
+def _draw(velocities: Callable[[Any], Array], metric: QuotientMetric, params: Named, rng: np.random.Generator) -> Array:
     point = params.get(ONLY, params)
     space, V = metric.at(point), velocities(point)
     root, size = space._root.T, space._size
@@ -456,12 +456,12 @@ def _drawn(
     w = V @ K
     speed = float(np.linalg.norm(root @ w)) or 1.0
     step = _STEP * size / speed  # velocities that are small may turn fast, as beside a point that stays where it is
-    ahead, behind = (velocities(shaped(flat(point) + sign * step * w, point)) @ K for sign in (1.0, -1.0))
+    ahead, behind = (velocities(reshape_like(flat(point) + sign * step * w, point)) @ K for sign in (1.0, -1.0))
     rate = float(np.linalg.norm(root @ (ahead - behind))) / (2.0 * step * speed)
     return np.asarray(K / max(speed / size, rate))
 
 
-def _carried(velocities: Callable[[Any], Array], params: Named, K: Array, t: float) -> dict[str, Any]:
+def _carry(velocities: Callable[[Any], Array], params: Named, K: Array, t: float) -> dict[str, Any]:
     moved: Any = flow(params.get(ONLY, params), lambda x: np.asarray(velocities(x) @ K), t)
     return {ONLY: moved} if ONLY in params else moved
 

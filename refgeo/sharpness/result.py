@@ -11,7 +11,7 @@ import numpy as np
 
 from refgeo.sharpness.auto_pgd import N_RESTARTS, STATIONARY
 from refgeo.support.arguments import Array
-from refgeo.support.figures import plain_axes
+from refgeo.support.figures import make_axes
 
 _MIN_NOISE_RATIO = 100.0
 """Ratio of a value to the noise of the loss below which the value has fewer than two correct digits."""
@@ -301,7 +301,7 @@ class SharpnessCurve:
         label : str, optional
             The curve's name in a legend.
         """
-        ax = plain_axes(ax)
+        ax = make_axes(ax)
         order = np.argsort(self.rho)
         (line,) = ax.loglog(self.rho[order], self.values[order], "o-", label=label)
         hollow = [(result.rho, result.value) for result in self if not result.converged]

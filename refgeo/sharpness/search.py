@@ -27,7 +27,7 @@ from refgeo.sharpness.parameters import Calls, LossAndGradient, on_batch
 from refgeo.sharpness.result import Progress, SharpnessCurve, SharpnessResult
 from refgeo.support.arguments import Array, integer, seed_of
 from refgeo.support.errors import BatchError, Interrupted
-from refgeo.support.progress import Tell, interruptible, shown
+from refgeo.support.progress import Tell, interruptible, show_progress
 
 Callback = Callable[[Progress], object]
 Item = TypeVar("Item")
@@ -138,7 +138,7 @@ def search(
     noise: float | None = None
     failure: BatchError | None = None
     calls = Calls("value_and_grad", value_and_grad)
-    with calls, shown("searching", quiet=not options.progress) as tell, interruptible() as interrupted:
+    with calls, show_progress("searching", quiet=not options.progress) as tell, interruptible() as interrupted:
         monitor = ProgressMonitor(options.callback, _max_evaluations(batches, balls, options), tell, interrupted)
         for index, batch in monitor.until_stopped(enumerate(items)):
             loss = value_and_grad if batches is None else on_batch(value_and_grad, batch)

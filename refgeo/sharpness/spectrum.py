@@ -25,7 +25,7 @@ from refgeo.geometry.tangent_space import Metric
 from refgeo.sharpness.gradient_check import compare_slope
 from refgeo.sharpness.noise import FINE_STEP, noise_along
 from refgeo.sharpness.objective import Objective, ParameterSpace, check_symmetry
-from refgeo.sharpness.parameters import Calls, LossAndGradient, checked_evaluation
+from refgeo.sharpness.parameters import Calls, LossAndGradient, unpack_evaluation
 from refgeo.support.arguments import Array, integer, number, one_of
 from refgeo.support.threads import one_thread
 
@@ -106,11 +106,11 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
         self.noise, longest = 0.0, _LONGEST * (self._space.size or 1.0)
         if self._product is None:
             with self._calls:
-                self.noise, longest = self._measured(longest)
+                self.noise, longest = self._measure_noise(longest)
         self.step = number("step", longest if step is None else step, "a length in the metric", above=0.0)
         if self._product is not None:
             with self._calls:
-                _, grads = checked_evaluation(value_and_grad(params))
+                _, grads = unpack_evaluation(value_and_grad(params))
             self._egrad = self._space.gradients(grads)
 
     @cached_property
@@ -118,7 +118,7 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
         """The relative accuracy of a product: smaller tolerances mean nothing."""
         return 1e-10 if self._product is not None else max(1e-6, self.error())
 
-    def _measured(self, longest: float) -> tuple[float, float]:
+    def _measure_noise(self, longest: float) -> tuple[float, float]:
         """The noise of the gradient, and the step at which it does as much as the third derivative may.
 
         With the curvature c of a line, noise ν/h and an error of c (h/l)² are equal at h = l (ν/cl)^⅓.
@@ -239,10 +239,13 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
             return np.zeros_like(x)
         h = step / length
         with self._calls:
-            (ahead, there), (behind, back) = self._objective(h * x), self._objective(-h * x)
-        if not (np.isfinite(ahead) and np.isfinite(behind)):
+            (loss_ahead, gradient_ahead), (loss_behind, gradient_behind) = (
+                self._objective(h * x),
+                self._objective(-h * x),
+            )
+        if not (np.isfinite(loss_ahead) and np.isfinite(loss_behind)):
             raise ValueError(f"step: expected a step after which the loss is finite, got {step:g}; try a smaller step")
-        return np.asarray((there - back) / (2.0 * h))
+        return np.asarray((gradient_ahead - gradient_behind) / (2.0 * h))
 
 
 class Eigenvalues(NamedTuple):
@@ -273,8 +276,8 @@ class Eigenvalues(NamedTuple):
     vectors: Array
 
     def __repr__(self) -> str:
-        found = ", ".join(f"{value:.6g} ± {off:.1g}" for value, off in zip(self.values, self.residuals, strict=True))
-        return f"Eigenvalues({found}; vectors of length {len(self.vectors)})"
+        entries = ", ".join(f"{value:.6g} ± {off:.1g}" for value, off in zip(self.values, self.residuals, strict=True))
+        return f"Eigenvalues({entries}; vectors of length {len(self.vectors)})"
 
 
 def eigenvalues(
@@ -335,7 +338,7 @@ def eigenvalues(
         values, vectors = _whole(hessian, sign)
     else:
         tolerance = hessian.resolution if tolerance is None else number("tolerance", tolerance, above=0.0)
-        values, vectors = _deflated(hessian, k, sign, tolerance, np.random.default_rng(rng))
+        values, vectors = _deflate(hessian, k, sign, tolerance, np.random.default_rng(rng))
     values, vectors = values[:k], vectors[:, :k]
     products = np.stack([hessian @ vector for vector in vectors.T], axis=1)
     off = np.linalg.norm(products - sign * values * vectors, axis=0)
@@ -353,7 +356,7 @@ def _whole(hessian: RiemannianHessian, sign: float) -> tuple[Array, Array]:
     return values[::-1], (basis @ vectors)[:, ::-1]
 
 
-def _deflated(
+def _deflate(
     hessian: RiemannianHessian, k: int, sign: float, tolerance: float, rng: np.random.Generator
 ) -> tuple[Array, Array]:
     """The k largest of sign·H or more, descending: what is found is deflated until nothing better is.
@@ -364,38 +367,38 @@ def _deflated(
     n, dim = hessian.shape[0], hessian._space.dim
     start = hessian.horizontal(rng.standard_normal(n))
     if not np.any(hessian @ start):  # a random vector: the Hessian is zero
-        several = [start, *(hessian.horizontal(rng.standard_normal(n)) for _ in range(k - 1))]
-        return np.zeros(k), np.linalg.qr(np.stack(several, axis=1))[0]
+        columns = [start, *(hessian.horizontal(rng.standard_normal(n)) for _ in range(k - 1))]
+        return np.zeros(k), np.linalg.qr(np.stack(columns, axis=1))[0]
     shift = 2.0 * float(np.abs(eigsh(hessian, 1, v0=start, tol=1e-2, return_eigenvectors=False)[0]))
-    found, products = np.zeros((n, 0)), np.zeros((n, 0))
+    vectors, products = np.zeros((n, 0)), np.zeros((n, 0))
 
     def admissible(x: Array) -> Array:
         x = hessian.horizontal(np.ravel(x))
-        return np.asarray(x - found @ (found.T @ x))
+        return np.asarray(x - vectors @ (vectors.T @ x))
 
-    def shifted(x: Array) -> Array:
+    def shift_and_multiply(x: Array) -> Array:
         x = admissible(x)
         return admissible(sign * hessian.matvec(x)) + shift * x
 
-    operator = LinearOperator(hessian.shape, matvec=shifted, dtype=np.float64)
+    operator = LinearOperator(hessian.shape, matvec=shift_and_multiply, dtype=np.float64)
     least, wanted = -np.inf, k
     for _ in range(2 * k + 8):
         start = admissible(rng.standard_normal(n))
         _, new = eigsh(operator, wanted, which="LA", v0=start, tol=tolerance / 3.0, ncv=min(n - 1, max(40, 3 * wanted)))
         # horizontal and orthonormal to rounding, also where two of them are copies of one eigenvalue
         new = np.linalg.qr(np.stack([admissible(x) for x in new.T], axis=1))[0]
-        found = np.hstack([found, new])
+        vectors = np.hstack([vectors, new])
         products = np.hstack([products, np.stack([sign * hessian.matvec(x) for x in new.T], axis=1)])
         best = np.sum(new * products[:, -wanted:], axis=0).max()
-        is_worse, left = best <= least + tolerance * shift, dim - found.shape[1]
-        ritz, rotation = np.linalg.eigh(0.5 * (found.T @ products + products.T @ found))
-        found, products, ritz = found @ rotation[:, ::-1], products @ rotation[:, ::-1], ritz[::-1]
+        is_worse, left = best <= least + tolerance * shift, dim - vectors.shape[1]
+        ritz, rotation = np.linalg.eigh(0.5 * (vectors.T @ products + products.T @ vectors))
+        vectors, products, ritz = vectors @ rotation[:, ::-1], products @ rotation[:, ::-1], ritz[::-1]
         if is_worse or left == 0:
-            return ritz, found
+            return ritz, vectors
         least, wanted = ritz[k - 1], max(1, min(wanted // 2, left))
     raise ArpackNoConvergence(
         f"{k} eigenvalues with their multiplicities were not reached: after {2 * k + 8} new beginnings, Lanczos' "
-        "method still found a better one; give a larger tolerance, or fewer eigenvalues", ritz[:k], found[:, :k],
+        "method still found a better one; give a larger tolerance, or fewer eigenvalues", ritz[:k], vectors[:, :k],
     )  # fmt: skip
 
 

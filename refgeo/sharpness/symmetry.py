@@ -42,7 +42,7 @@ from refgeo.geometry.pair import Pair, as_factors
 from refgeo.geometry.product import ProductMetric
 from refgeo.geometry.tangent_space import Metric
 from refgeo.sharpness.noise import COARSE_STEP, NOISE_FACTOR, last_digit, least_noise, noise_of, values_along
-from refgeo.sharpness.parameters import Calls, Parameters, checked_loss, refuse_chance
+from refgeo.sharpness.parameters import Calls, Parameters, as_loss, refuse_chance
 from refgeo.support.arguments import Array, integer, number
 from refgeo.support.console import as_text, without_common_words
 from refgeo.support.differences import five_point
@@ -326,9 +326,9 @@ def verify(
 
     def evaluate(point: Named) -> tuple[float, Any]:
         with calls:
-            result = value_and_grad(parameters.assembled(point))
+            result = value_and_grad(parameters.assemble(point))
         value, grads = result if isinstance(result, tuple) else (result, None)
-        return checked_loss("value_and_grad", value), None if grads is None else parameters.gradients(grads)
+        return as_loss("value_and_grad", value), None if grads is None else parameters.gradients(grads)
 
     near = nearby_point(blocks, generator)
     (loss_near, grads), (loss, _) = evaluate(near), evaluate(blocks)

@@ -66,12 +66,12 @@ def one_array(name: str, value: npt.ArrayLike) -> Array:
     return real_array(name, value)
 
 
-def detached(value: Any) -> Any:
+def detach(value: Any) -> Any:
     """A tensor of PyTorch without its graph and from its device, where NumPy can read it; anything else as it is.
 
     Examples
     --------
-    >>> detached(2.0)
+    >>> detach(2.0)
     2.0
     """
     for step in ("detach", "cpu"):
@@ -212,12 +212,12 @@ def order_of(value: object) -> Order:
     raise ValueError(f'order: expected 1, 2 or "exact", got {value!r}')
 
 
-def listed(names: str | Iterable[str]) -> list[str]:
+def as_list(names: str | Iterable[str]) -> list[str]:
     """Names, of which one may be given alone.
 
     Examples
     --------
-    >>> listed("inv")
+    >>> as_list("inv")
     ['inv']
     """
     return [names] if isinstance(names, str) else list(names)
@@ -234,7 +234,9 @@ def one_of(name: str, value: str, known: Iterable[str]) -> str:
     known = list(dict.fromkeys(known))
     if value in known:
         return value
-    near = difflib.get_close_matches(str(value), known, n=3, cutoff=0.5) + [one for one in known if str(value) in one]
+    near = difflib.get_close_matches(str(value), known, n=3, cutoff=0.5) + [
+        name for name in known if str(value) in name
+    ]
     if len(known) <= _FEW:
         raise ValueError(f"{name}: expected one of {', '.join(known)}, got {value!r}")
     if near:

@@ -67,14 +67,14 @@ def as_text(*shown: Any, width: int = 0) -> str:
     """
     from rich.console import Console
 
-    console = Console(width=width or max((needed(one) for one in shown if not isinstance(one, str)), default=80))
+    console = Console(width=width or max((needed(item) for item in shown if not isinstance(item, str)), default=80))
     lines = []
-    for one in shown:
-        if isinstance(one, str):
-            lines += textwrap.wrap(one, width or 80, break_long_words=False, break_on_hyphens=False)
+    for item in shown:
+        if isinstance(item, str):
+            lines += textwrap.wrap(item, width or 80, break_long_words=False, break_on_hyphens=False)
         else:
             with console.capture() as captured:
-                console.print(one, highlight=False)
+                console.print(item, highlight=False)
             lines += captured.get().strip("\n").splitlines()
     return "\n".join(line.rstrip() for line in lines)
 
@@ -97,9 +97,9 @@ def show(*shown: Any) -> None:
     from rich.text import Text
 
     console = Console()
-    console.width = max([console.width, *(needed(one) for one in shown if not isinstance(one, str))])
+    console.width = max([console.width, *(needed(item) for item in shown if not isinstance(item, str))])
     if not console.is_terminal:
         say(as_text(*shown))
         return
-    for one in shown:
-        console.print(Text(one) if isinstance(one, str) else one, highlight=False)
+    for item in shown:
+        console.print(Text(item) if isinstance(item, str) else item, highlight=False)

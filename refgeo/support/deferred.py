@@ -11,7 +11,7 @@ from typing import Any
 from refgeo.support.extras import MissingExtraError
 
 
-def deferred(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+def defer(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Make ``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names load on first use.
 
     The names stand once: below ``if TYPE_CHECKING:`` in the package's file, as imports for type checkers. They are read
@@ -19,7 +19,7 @@ def deferred(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]
 
     Examples
     --------
-    >>> get, _, names = deferred("refgeo")
+    >>> get, _, names = defer("refgeo")
     >>> get("spectrum").__name__, get("Pair").__name__, "Pair" in names
     ('refgeo.sharpness.spectrum', 'Pair', True)
     """
@@ -52,7 +52,7 @@ def deferred(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]
         setattr(sys.modules[package], name, value)
         return value
 
-    def listed() -> list[str]:
+    def list_names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *places})
 
-    return get, listed, sorted(places)
+    return get, list_names, sorted(places)

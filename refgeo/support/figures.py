@@ -7,7 +7,7 @@ from typing import Any
 from refgeo.support.extras import require
 
 
-def plain_axes(axes: Any = None, rows: int = 1, size: tuple[float, float] = (6.0, 3.6)) -> Any:
+def make_axes(axes: Any = None, rows: int = 1, size: tuple[float, float] = (6.0, 3.6)) -> Any:
     """The axes given, or those of a new figure, several below each other; without a frame above and on the right.
 
     Parameters

@@ -113,14 +113,14 @@ def strict_json(content: Any) -> str:
     ('null\n', ['[', '1.0,', 'null', ']'])
     """
 
-    def plain(value: Any) -> Any:
+    def convert(value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {name: plain(part) for name, part in value.items()}
+            return {name: convert(part) for name, part in value.items()}
         if isinstance(value, (list, tuple)):
-            return [plain(part) for part in value]
+            return [convert(part) for part in value]
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
-    return json.dumps(plain(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(convert(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write_text(file: str | Path, text: str) -> None:
@@ -137,7 +137,7 @@ def write_text(file: str | Path, text: str) -> None:
     write_whole(file, text.encode(errors="backslashreplace"))
 
 
-def imported(file: Path, alias: str) -> ModuleType:
+def import_file(file: Path, alias: str) -> ModuleType:
     """A Python file as a module; what lies beside it can be imported, then and by its functions later.
 
     It has its own name if that leads to it, so that its functions go to other processes, and else the alias.
@@ -147,7 +147,7 @@ def imported(file: Path, alias: str) -> ModuleType:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "one.py").write_text("answer = 42")
-    ...     imported(Path(folder, "one.py"), "refgeo_doctest").answer
+    ...     import_file(Path(folder, "one.py"), "refgeo_doctest").answer
     42
     """
     folder = str(file.resolve().parent)
@@ -177,21 +177,21 @@ def origin(name: str) -> Path | None:
     >>> origin("json.decoder").name, origin("no_such_module")
     ('decoder.py', None)
     """
-    path, found = None, None
+    path, spec = None, None
     try:
         for end in range(1, name.count(".") + 2):
             whole = ".".join(name.split(".")[:end])
             finders = (finder for finder in sys.meta_path if hasattr(finder, "find_spec"))
-            found = next((spec for finder in finders if (spec := finder.find_spec(whole, path, None))), None)
-            if found is None:
+            spec = next((candidate for finder in finders if (candidate := finder.find_spec(whole, path, None))), None)
+            if spec is None:
                 return None
-            path = found.submodule_search_locations
+            path = spec.submodule_search_locations
     except (ImportError, ValueError, AttributeError, OSError):
         return None
-    return Path(found.origin).resolve() if found is not None and found.has_location and found.origin else None
+    return Path(spec.origin).resolve() if spec is not None and spec.has_location and spec.origin else None
 
 
-def same_file(one: str | Path | None, other: str | Path | None) -> bool:
+def same_file(a: str | Path | None, b: str | Path | None) -> bool:
     """Whether two names are of one file.
 
     Examples
@@ -199,7 +199,7 @@ def same_file(one: str | Path | None, other: str | Path | None) -> bool:
     >>> same_file(__file__, f"./{os.path.relpath(__file__)}"), same_file(None, __file__)
     (True, False)
     """
-    return one is not None and other is not None and Path(one).resolve() == Path(other).resolve()
+    return a is not None and b is not None and Path(a).resolve() == Path(b).resolve()
 
 
 def place_of(spec: str) -> tuple[str, str]:

@@ -18,12 +18,12 @@ Tell = Callable[[int, int, str], None]
 
 
 @contextmanager
-def shown(what: str, quiet: bool = False) -> Iterator[Tell]:
+def show_progress(what: str, quiet: bool = False) -> Iterator[Tell]:
     """A bar on a terminal; in a file or pipe a line now and then.
 
     Examples
     --------
-    >>> with shown("searching", quiet=True) as tell:
+    >>> with show_progress("searching", quiet=True) as tell:
     ...     tell(1, 2, "inv")
     """
     if quiet:

@@ -13,7 +13,7 @@ from scipy.optimize import minimize_scalar
 import refgeo as rg
 from refgeo import diagonal, paper
 from refgeo.diagonal import outer
-from refgeo.diagonal.ascent import climbed, farthest, value_at
+from refgeo.diagonal.ascent import climb, farthest, value_at
 from refgeo.diagonal.geometry import geometry_of
 from refgeo.diagonal.problem import LeastSquares
 from refgeo.diagonal.separable import dominating_diagonal, dual
@@ -39,7 +39,7 @@ def test_an_ascent_ends_where_no_direction_gains(name):
         starts = rng.standard_normal((20, d))
         starts = np.maximum(rho * starts / np.linalg.norm(starts, axis=-1, keepdims=True), lowest)
         rhos = np.full(20, rho)
-        ends, values = climbed(problem, geometry, starts, rhos, 4000)
+        ends, values = climb(problem, geometry, starts, rhos, 4000)
         assert np.all(np.linalg.norm(ends, axis=-1) <= rho * (1 + 1e-12))
         assert np.all(ends >= lowest)
         np.testing.assert_allclose(values, value_at(problem, geometry, ends), rtol=1e-12)

@@ -181,9 +181,9 @@ def test_the_second_order_value_is_that_of_the_riemannian_hessian(name):
     for i, xi in enumerate(basis):
         along = X @ (xi.G[:, 0, 0] * v + u * xi.H[:, 0, 0])  # of the residual, which is zero
         ehess = one_by_one(2 * X.T @ along * v, 2 * X.T @ along * u)
-        applied = space.riemannian_hessian(zero, ehess, xi)
+        apply = space.riemannian_hessian(zero, ehess, xi)
         for j, zeta in enumerate(basis):
-            H[j, i] = np.sum(space.inner_product(zeta, applied))
+            H[j, i] = np.sum(space.inner_product(zeta, apply))
     found = diagonal.second_order(name, u, v, X, X @ (u * v), 0.1)
     assert float(found.lower) == pytest.approx(0.005 * np.linalg.eigvalsh(H)[-1], rel=1e-10)
 

@@ -42,9 +42,9 @@ def test_riemannian_quantities_are_those_of_the_pair_geometry(name, x, y):
     assert norm == pytest.approx(float(space.norm(space.riemannian_gradient(pair(*egrad)))), rel=1e-12)
     v = space.random_tangent_vector(0)
     along = autograd.hessian(loss_of(x, y))(weights) @ [v.G.item(), v.H.item()]
-    applied = space.riemannian_hessian(pair(*egrad), pair(*along), v)
+    apply = space.riemannian_hessian(pair(*egrad), pair(*along), v)
     trace = paper.toy_hessian_traces(*weights, x, y)[KINDS.index(name)]
-    assert trace == pytest.approx(float(space.inner_product(v, applied)), rel=1e-11)
+    assert trace == pytest.approx(float(space.inner_product(v, apply)), rel=1e-11)
 
 
 @data

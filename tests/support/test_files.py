@@ -107,11 +107,11 @@ def test_no_temporary_folder_is_needed(tmp_path, monkeypatch):
 
 
 def test_half_of_a_module_is_none(tmp_path):
-    from refgeo.support.files import imported
+    from refgeo.support.files import import_file
 
     (tmp_path / "breaks_halfway.py").write_text("one = 1\nraise RuntimeError\n")
     with pytest.raises(RuntimeError):
-        imported(tmp_path / "breaks_halfway.py", "alias")
+        import_file(tmp_path / "breaks_halfway.py", "alias")
     assert not {"breaks_halfway", "alias"} & set(sys.modules)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import refgeo as rg
-from refgeo.support.progress import shown
+from refgeo.support.progress import show_progress
 from validation import experiment
 from validation.examples import minilm
 
@@ -148,7 +148,7 @@ def measure(network: Any, results: experiment.Results, scales: list[float]) -> d
         return rg.worst_case_sharpness(loss, params, network.metric(kind), network.rho, **options).value
 
     table: dict[str, Any] = {}
-    with shown(network.name) as tell:
+    with show_progress(network.name) as tell:
         total = len(KINDS) * 2 * (len(scales) + 1)
         for j, kind in enumerate(KINDS):
             for k, dtype in enumerate(("float64", "float32")):

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import refgeo as rg
-from refgeo.support.progress import shown
+from refgeo.support.progress import show_progress
 from validation import experiment
 from validation.findings.orbit import NETWORKS, moved, networks
 
@@ -124,7 +124,7 @@ def main() -> None:
         count = 1 if key == "minilm" else 3
         results = experiment.Results(options.out / f"spectrum_{key}.json", {"scales": scales, "quick": options.quick})
         loss = network.loss(np.float64)
-        with shown(network.name) as tell:
+        with show_progress(network.name) as tell:
             for seed, scale in enumerate(scales):
                 params = moved(network.params, scale, seed)
                 for i, kind in enumerate(KINDS):

@@ -53,7 +53,7 @@ from refgeo.conformance.protocol.operations import OPERATIONS, VALUES, Operation
 from refgeo.conformance.protocol.precision import PRECISIONS, round_to_dtype
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import PAIR_METRICS, pair_metric
-from refgeo.support.arguments import Array, listed, number, one_of
+from refgeo.support.arguments import Array, as_list, number, one_of
 
 READABLE = (*VALUES, "retraction")
 _SHAPES = (((7, 6, 3), 32), ((9, 5, 4), 3), ((5, 7, 2), 3))
@@ -609,9 +609,9 @@ def read(
     """
     one_of("dtype", dtype, PRECISIONS)
     relaxation = number("relaxation", relaxation, "ε of App. H.2", least=0.0)
-    metric_names = [pair_metric(metric, argument="metrics").name for metric in listed(metrics)]
+    metric_names = [pair_metric(metric, argument="metrics").name for metric in as_list(metrics)]
     known = [*OPERATIONS, *VALUES, "step"]
-    selection = [one_of("functions", name, known) for name in listed(functions or known)]
+    selection = [one_of("functions", name, known) for name in as_list(functions or known)]
     loaded = Backend.of(backend, timeout)
     readings = Readings()
     try:

@@ -52,7 +52,7 @@ from refgeo.conformance.protocol.call import (
     NoResult,
 )
 from refgeo.support import files
-from refgeo.support.arguments import detached
+from refgeo.support.arguments import detach
 from refgeo.support.console import printable
 
 MAX_TEXT = 400
@@ -136,7 +136,7 @@ def _import_module(place: str) -> Any:
     arguments, sys.argv = sys.argv, [place]
     try:
         if path.suffix == ".py":
-            return files.imported(path, f"refgeo_backend_{path.stem}")
+            return files.import_file(path, f"refgeo_backend_{path.stem}")
         return importlib.import_module(place)
     except KeyboardInterrupt:
         raise
@@ -366,7 +366,7 @@ class Host:
                     return
                 result = self._apply(call, self._convert_all(copies(call.arrays)))
                 for part in result_parts(result, len(call.shapes)) if call.action == "write" else ():
-                    np.asarray(detached(part))[...] = np.nan
+                    np.asarray(detach(part))[...] = np.nan
 
         return repeat
 
@@ -414,7 +414,7 @@ class Host:
         is_torch = call.function == "make"
 
         def read(x: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-            return _validate(np.asarray(detached(x)) if is_torch else self._to_numpy(x), shape)
+            return _validate(np.asarray(detach(x)) if is_torch else self._to_numpy(x), shape)
 
         request, arrays = TrajectorySpec(**call.extra[0]), list(call.arrays)
         convert = (lambda x: x) if is_torch else self._convert
@@ -459,7 +459,7 @@ class Host:
             raise Unusable(
                 "expected an array without a mask, got a masked array, whose masked entries can hold any data"
             )
-        return array_of(detached(result))
+        return array_of(detach(result))
 
 
 def array_of(value: Any) -> npt.NDArray[Any]:

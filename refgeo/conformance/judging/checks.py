@@ -12,7 +12,7 @@ from refgeo.conformance.protocol.call import UPDATE_RULES
 from refgeo.conformance.protocol.conduct import HARMFUL, RULES
 from refgeo.conformance.protocol.operations import FUNCTIONS, ROUTINE, VALUES, Value
 from refgeo.geometry.pair_metrics import pair_metric
-from refgeo.support.arguments import listed, one_of
+from refgeo.support.arguments import as_list, one_of
 
 SEARCH = {
     "sharpness_1": "order 1: the step is horizontal and in the ball; it increases the loss by the returned value",
@@ -87,7 +87,7 @@ def select_checks(names: Iterable[str] | None) -> list[Check]:
 
     The name of a single value does not select the rules of conduct.
     """
-    requested = list(FUNCTIONS) if names is None else listed(names)
+    requested = list(FUNCTIONS) if names is None else as_list(names)
     for name in requested:
         one_of("checks", name, [*FUNCTIONS, *CHECKS])
     functions = {*requested} & {*FUNCTIONS}
@@ -101,7 +101,7 @@ def select_checks(names: Iterable[str] | None) -> list[Check]:
 
 def functions_of(names: Iterable[str] | None) -> set[str]:
     """Return the functions whose conduct is checked: those of the checks with these names, or all."""
-    requested = list(FUNCTIONS) if names is None else listed(names)
+    requested = list(FUNCTIONS) if names is None else as_list(names)
     functions = {name for name in requested if name in FUNCTIONS}
     functions |= {CHECKS[name].function for name in requested if name in CHECKS and CHECKS[name].function}
     functions |= {*UPDATE_RULES} if functions & {*UPDATE_RULES} else set()

@@ -441,7 +441,7 @@ def _read_vectors(point: Pair, arrays: Mapping[str, npt.ArrayLike]) -> dict[str,
         if len(parts) == 1:
             raise ValueError(f"expected both {vector}_G and {vector}_H, or neither, got one of them")
         if parts:
-            read[vector] = point.fitting(f"{vector}_G and {vector}_H", Pair(*parts))
+            read[vector] = point.require_shapes(f"{vector}_G and {vector}_H", Pair(*parts))
     hessian = [vector for vector in read if vector.startswith("hessian")]
     if len(hessian) not in (0, 3):
         raise ValueError(f"expected all of hessian_e, hessian_w and hessian_v, or none, got {' and '.join(hessian)}")

@@ -19,7 +19,7 @@ from refgeo.conformance.points.features import Features
 from refgeo.conformance.points.scene import MAX_ENCLOSED_SIZE, Scene, from_arrays, generate
 from refgeo.conformance.protocol.precision import PRECISIONS
 from refgeo.geometry.pair import Pair, each
-from refgeo.support.arguments import Array, integer, listed, number, one_of
+from refgeo.support.arguments import Array, as_list, integer, number, one_of
 
 PROFILES = ("quick", "full")
 MAX_CONTEXT_ENTRIES = 140_000
@@ -129,7 +129,7 @@ class Points:
         if names is None:
             return list(self.all_points(metric))
         selection: dict[str, LazyPoint] = {}
-        for name in listed(names):
+        for name in as_list(names):
             start = name.split("[")[0].rstrip("/.")  # a block's index, as a table shows it, is no part of a name
             features = Features.parse(start) if self.is_generated else None
             matching: list[LazyPoint]

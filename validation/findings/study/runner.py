@@ -24,7 +24,7 @@ import numpy as np
 
 import refgeo
 from refgeo.support.files import write_text
-from refgeo.support.progress import shown
+from refgeo.support.progress import show_progress
 from validation import experiment
 from validation.findings.study.measures import MEASURES, Effort, Measured, Model
 
@@ -174,7 +174,7 @@ def run(tasks: Sequence[Task], workers: Workers = 1) -> list[Row]:
         prepare = getattr(task.population, "prepare", None)
         if prepare is not None:  # what all models begin with, before several processes need it
             prepare(task.weights)
-    with shown("models") as tell:
+    with show_progress("models") as tell:
         tell(len(found), len(tasks), "")
         for task, rows in _mapped(missing, workers):
             if done(task) is None:  # it was done on a machine with other files
