@@ -88,7 +88,7 @@ def option_values(options: Mapping[str, Any] | None) -> dict[str, list[Any]]:
 
     Examples
     --------
-    >>> values_of({"momentum": [0, 0.9], "rate": 0.1, "kind": "plain"})
+    >>> option_values({"momentum": [0, 0.9], "rate": 0.1, "kind": "plain"})
     {'momentum': [0, 0.9], 'rate': [0.1], 'kind': ['plain']}
     """
     return {

@@ -18,7 +18,7 @@ def apply(matrix: Array, vectors: Array) -> Array:
 
     Examples
     --------
-    >>> applied(np.array([[1.0, 2.0]]), np.array([[1.0, 1.0], [0.0, 3.0]]))
+    >>> apply(np.array([[1.0, 2.0]]), np.array([[1.0, 1.0], [0.0, 3.0]]))
     array([[3.],
            [6.]])
     """

@@ -163,7 +163,7 @@ class AttentionLayout:
             factors_of_layers |= layer.factors(tensors, heads_of(layer, heads), heads_of(layer, key_heads))
         return factors_of_layers
 
-    def pairs(self, tensors: Mapping[str, Array], heads: Heads, key_heads: Heads) -> dict[str, Pair]:
+    def split(self, tensors: Mapping[str, Array], heads: Heads, key_heads: Heads) -> dict[str, Pair]:
         """The pairs."""
         return {name: _pair(name, factors) for name, factors in self.factors(tensors, heads, key_heads).items()}
 
@@ -248,7 +248,7 @@ class LowRankLayout:
                 )
         return {block: (tensors[B], tensors[A].T) for block, (B, A) in adapters.items()}
 
-    def pairs(self, tensors: Mapping[str, Array], heads: Heads, key_heads: Heads) -> dict[str, Pair]:
+    def split(self, tensors: Mapping[str, Array], heads: Heads, key_heads: Heads) -> dict[str, Pair]:
         """The pairs."""
         return {name: _pair(name, factors) for name, factors in self.factors(tensors, heads, key_heads).items()}
 

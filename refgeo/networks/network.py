@@ -323,7 +323,7 @@ def read(
         heads, key_value_heads = _numbers_of_heads(configuration, name, heads, key_value_heads)
         if configuration is not None and isinstance(form, AttentionLayout) and form in LAYOUTS.values():
             configuration.refuse_other_tensors(form.layers(exact), exact, heads)
-        pairs = form.pairs(exact, heads, key_value_heads)
+        pairs = form.split(exact, heads, key_value_heads)
     except LayoutError as error:
         raise LayoutError(f"layout {name}: {error}") from error
     return Network(

@@ -57,8 +57,8 @@ class Formula:
 
     Examples
     --------
-    >>> from refgeo import paper
-    >>> formula = read(paper, metrics=["mix"], functions=["christoffel"])["christoffel", "mix"]
+    >>> import refgeo as rg
+    >>> formula = rg.read(rg.paper, metrics=["mix"], functions=["christoffel"])["christoffel", "mix"]
     >>> formula.G["a_G b_HᵀH T⁻¹"], len(formula.G)
     (0.5, 6)
     """
@@ -260,7 +260,7 @@ class Term:
 
         Examples
         --------
-        >>> Word(("a_G", "S⁻¹", "b_GᵀG"), "G").degrees, Word(("e_G", "b_HᵀH"), "G").degrees
+        >>> Term(("a_G", "S⁻¹", "b_GᵀG"), "G").degrees, Term(("e_G", "b_HᵀH"), "G").degrees
         ((1, 0), (-1, 2))
         """
         degree = {"G": 0, "H": 0}

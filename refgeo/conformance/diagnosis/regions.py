@@ -379,10 +379,10 @@ def _describe(axis: Axis, low: Bound | None, high: Bound | None) -> str:
 
     Examples
     --------
-    >>> feature = next(one for one in FEATURES if one.divided == "h")
-    >>> _said(feature, None, End(0.0)), _said(feature, End(2.0), None), _said(FEATURES[0], End(5.0), None)
+    >>> axis = next(axis for axis in AXES if axis.divisor_of == "h")
+    >>> _describe(axis, None, Bound(0.0)), _describe(axis, Bound(2.0), None), _describe(AXES[0], Bound(5.0), None)
     ('h is odd', 'h is a multiple of 4', 'h ≥ 5')
-    >>> _said(FEATURES[12], None, End(0.0, is_open=True))
+    >>> _describe(AXES[12], None, Bound(0.0, is_open=True))
     't < 0'
     """
     if axis.is_flag:
@@ -413,7 +413,7 @@ def describe_blocks(outcomes: Sequence[tuple[int, int, bool]]) -> str:
 
     Examples
     --------
-    >>> blocks_in_words([(0, 3, False), (1, 3, True), (2, 3, True), (1, 2, True)])
+    >>> describe_blocks([(0, 3, False), (1, 3, True), (2, 3, True), (1, 2, True)])
     'in all blocks but the first'
     """
     for description, expected in _PATTERNS.items():

@@ -143,7 +143,7 @@ def required_arguments(function: Callable[..., Any]) -> tuple[str, ...]:
 
     Examples
     --------
-    >>> needs(lambda factors, weights, rank=None: None)
+    >>> required_arguments(lambda factors, weights, rank=None: None)
     ('factors', 'weights')
     """
     try:

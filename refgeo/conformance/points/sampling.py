@@ -172,7 +172,8 @@ def horizontal_like(space: PairTangentSpace, v: Pair, rng: np.random.Generator) 
 
     Examples
     --------
-    >>> space = pair_metric("inv").at(Pair([[1.0]], [[1.0]]))
+    >>> import refgeo as rg
+    >>> space = rg.InvariantMetric().at(Pair([[1.0]], [[1.0]]))
     >>> bool(space.is_horizontal(horizontal_like(space, space.vertical_vector([[1.0]]), np.random.default_rng(0))))
     True
     """

@@ -370,7 +370,7 @@ def generate(features: Features, metric: str, dtype: str, seed: int = 0, relaxat
 
     Examples
     --------
-    >>> build(Features(h=2), "inv", "float32").name
+    >>> generate(Features(h=2), "inv", "float32").name
     '5x4x2/k3'
     """
     rng, dtype = rng_of(seed, features.name), "float32" if features.single else dtype
@@ -406,7 +406,7 @@ def from_arrays(
     Examples
     --------
     >>> arrays = {"G": [[2.0]], "H": [[3.0]], "a_G": [[1.0]], "a_H": [[0.0]]}
-    >>> given("mine", one, "inv", "float64").vectors["a"].G.item()
+    >>> from_arrays("mine", arrays, "inv", "float64").vectors["a"].G.item()
     1.0
     """
     unknown = sorted(set(arrays) - {"G", "H", "metric", *ARRAY_NAMES})
