@@ -399,7 +399,8 @@ def _zero_gradients(
 ) -> ZeroGradients:
     """Find the arrays whose gradient is zero, and test whether the loss changes with each of the first few.
 
-    An array is changed once, near the parameters. A change of the loss counts if it exceeds the noise.
+    An array is changed once, near the parameters. A change of the loss counts if it exceeds the noise, and if the
+    gradient is zero after the change, too.
     """
     zero, of_arrays = ZeroGradients([], []), arrays.value_and_grad(value_and_grad)
     names = [name for name, gradient in gradients.items() if gradient.size and not gradient.any()]
@@ -409,8 +410,13 @@ def _zero_gradients(
     noise = measure_noise(value_and_grad, arrays, of_arrays(arrays.given)[0]) if noise is None else noise
     loss, gradients = of_arrays(near)
     for name in [name for name in names if name in gradients and not gradients[name].any()][:_MAX_NAMED_BLOCKS]:
-        change = abs(of_arrays({**near, **_displace({name: near[name]}, 1)})[0] - loss)
-        (zero.wrong if change > NOISE_FACTOR * noise else zero.unused).append(name)
+        value, displaced = of_arrays({**near, **_displace({name: near[name]}, 1)})
+        if abs(value - loss) <= NOISE_FACTOR * noise:
+            zero.unused.append(name)
+        elif (
+            name in displaced and not displaced[name].any()
+        ):  # else, the loss may bend between the two points, as beyond a saturation
+            zero.wrong.append(name)
     return zero
 
 

@@ -142,7 +142,7 @@ class QuotientTangentSpace(TangentSpace[Any]):
         if not any(abs(slope - quotient) < 1e-6 * max(abs(quotient), 1e-3 / self._size) for quotient in quotients):
             raise ValueError(
                 "tensor: expected a function in double precision that can be differentiated by complex steps, made of "
-                f"sums, products, powers and inverses; {detail}. Write x * x for abs(x)**2 and (x @ x)**0.5 for a norm; "
+                f"sums, products, powers and inverses; {detail}. Write x * x for abs(x)**2, (x @ x)**0.5 for a norm; "
                 "float(), .real, comparisons and eigh lose the imaginary part, too"
             )
 
