@@ -105,7 +105,11 @@ class BackendCheck:
             pytest.skip(reasons[0] if reasons else f"{self.name}: not provided, or it applies to no test point")
 
     def _reports(self, backend: Backend) -> list[Report]:
-        """A function is run once for all of its rows of a metric; conduct is that of all functions and metrics."""
+        """Return the reports that contain this check.
+
+        A function is run once for all of its rows of a metric. For a rule of conduct, the reports of all functions and
+        metrics are returned.
+        """
         entry, options = CHECKS[self.name], dict(self.arguments)
         if entry.kind != "contract":
             function = next(filter(backend.provides, _functions_of(entry)), entry.function)
@@ -124,12 +128,12 @@ class BackendCheck:
 
 
 def _functions_of(one: Check) -> tuple[str, ...]:
-    """Of which a backend has one, if the check is for it."""
+    """Return the functions that a check is about, of which a backend must have one."""
     return UPDATE_RULES if one.kind == "trajectory" else (one.function,)
 
 
 def _backend(given: Any) -> Backend:
-    """One process for a module or a name, however often it is given."""
+    """Return a backend; a module or a name gets one process, however often it is given."""
     return _of_name(given) if isinstance(given, (str, ModuleType)) else Backend.of(given)
 
 
@@ -138,7 +142,7 @@ _of_name = lru_cache(maxsize=64)(Backend.of)
 
 @lru_cache(maxsize=64)
 def _report(backend: Backend, function: str, metric: str, arguments: Arguments) -> Report:
-    """All that is asked of one function in a metric."""
+    """Run all checks of one function in one metric, once."""
     options = dict(arguments)
     names = {function} | {name for name, entry in CHECKS.items() if function in _functions_of(entry)}
     checks = [name for name in options.pop("checks", None) or () if name in names]
@@ -159,7 +163,7 @@ def parametrize_with_checks(
     options: Mapping[str, Sequence[Any]] | None = None,
     expected_failures: Mapping[str, str | Mapping[str, str]] | None = None,
 ) -> Any:
-    """A pytest decorator: a test item for each backend, metric, check and dtype.
+    """Make a pytest decorator: a test item for each backend, metric, check and dtype.
 
     The test takes ``backend`` and ``check`` and calls ``check(backend)``, as with scikit-learn's decorator of this
     name.
@@ -243,7 +247,7 @@ def parametrize_with_checks(
 
 
 def _parse_expected_failures(backend: str, given: Mapping[str, str | Mapping[str, str]]) -> dict[str, str]:
-    """The expected failures of one backend, checked."""
+    """Return the expected failures of one backend, by row; raise an error if one is unknown or has no reason."""
     plain = {name: reason for name, reason in given.items() if not isinstance(reason, Mapping)}
     own = given.get(backend)
     entries: dict[str, Any] = {**plain, **(own if isinstance(own, Mapping) else {})}
@@ -329,7 +333,7 @@ explains only 1.1e-14 (float64, κ = 1)...
 
 
 def _backend_of_one(result: Any, scene: Scene, value: Value) -> Backend:
-    """A backend that knows one result, and nothing else."""
+    """Make a backend that returns one given result, and has no other."""
     known = [factor for pair in (scene.point, *scene.inputs(value.operation)) for factor in pair]
 
     def answer(metric: str, *asked: Any) -> Any:
@@ -343,6 +347,7 @@ def _backend_of_one(result: Any, scene: Scene, value: Value) -> Backend:
 def _as_scene(
     function: str, metric: str, arguments: tuple[Any, ...], dtype: str, relaxation: float
 ) -> tuple[Scene, Value]:
+    """Make a test point of the arguments of a call."""
     judged = {value.operation.name for value in VALUES.values()}
     operation = OPERATIONS[one_of("function", function, judged)]
     pair_metric(metric)
@@ -369,4 +374,5 @@ def _as_scene(
 
 
 def _short(backend: Backend) -> str:
+    """Return the name of a backend without its folder."""
     return Path(backend.name).stem if backend.name.endswith(".py") else backend.name

@@ -102,7 +102,7 @@ class Judge:
                 self.evidence[value.name] += self._evaluate_changed(part, value, circumstance)
 
     def _is_applicable(self, scene: Scene, value: Value, circumstance: Circumstance) -> bool:
-        """Whether a value can be judged at a point, and has such a call there that the backend claims to support."""
+        """Return whether a value can be judged at a point, and the backend claims to support such a call."""
         if not can_be_judged(value, scene):
             return False
         if circumstance.rule == "thread_safe" and not self.backend.thread_safe:
@@ -119,6 +119,7 @@ class Judge:
         return evaluate(scene, value, partial(self._call, scene), transform, circumstance=circumstance.description)
 
     def _call(self, scene: Scene, call: Call) -> Answer:
+        """Make a call, and record its breaches of conduct."""
         answer = self.backend.call(call)
         self._record_conduct(scene, call, answer)
         return answer
@@ -199,7 +200,7 @@ class Judge:
         )
 
     def rows(self, explain: bool) -> list[Row]:
-        """The rows of all values and laws on which there is evidence.
+        """Return the rows of all values and laws on which there is evidence.
 
         Parameters
         ----------
@@ -213,7 +214,7 @@ class Judge:
         return [row for row in rows if row is not None]
 
     def row(self, check: Check, explain: bool) -> Row | None:
-        """The row of a value or a law; None without evidence."""
+        """Return the row of a value or a law; None without evidence."""
         if not self.backend.provides(check.function):
             return make_row(check, self.metric, [not_provided(check.function)])
         evidence = self.evidence.get(check.name, [])
@@ -246,13 +247,14 @@ class Judge:
         return evidence
 
     def _diagnose(self, check: str, evidence: list[Evidence]) -> Diagnosis:
+        """Diagnose a failed check."""
         self.evidence[check] = evidence
         failed = FailedCheck(CHECKS[check], self.metric, self.backend, self.evidence, self.points, self._deadline)
         return diagnose(failed)
 
 
 def _values_to_evaluate(plan: Plan, backend: Backend) -> list[Value]:
-    """The provided values that are judged, or whose functions' conduct is checked."""
+    """Return the provided values that are judged, or whose functions' conduct is checked."""
     judged = {check.name for check in plan.checks if check.value}
     watched = plan.functions if plan.of_kind("contract") else ()
     chosen = [value for value in JUDGED_VALUES.values() if value.name in judged or value.operation.name in watched]
@@ -260,5 +262,5 @@ def _values_to_evaluate(plan: Plan, backend: Backend) -> list[Value]:
 
 
 def not_provided(function: str) -> Evidence:
-    """Evidence that a backend has no function of this name."""
+    """Make evidence that a backend has no function of this name."""
     return Evidence("", event=Event.NOT_IMPLEMENTED, detail=f"no function {function}", decisive=False)

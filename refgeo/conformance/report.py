@@ -122,10 +122,11 @@ class Report:
         return list(map(str, self.failures))
 
     def _with(self, *verdicts: Verdict) -> list[Row]:
+        """Return the rows with these verdicts."""
         return [row for row in self.rows if row.verdict in verdicts]
 
     def reproduce(self, row: Row) -> str:
-        """The command that runs the example of a row alone; empty if a command line cannot."""
+        """Return the command that repeats the example of a row; empty if no command line can."""
         if row.example is None:
             return ""
         metric = f"--metric {row.metric} " if row.has_single_metric else ""
@@ -137,6 +138,7 @@ class Report:
         return self._command(f"{metric}--checks {row.check}{case}{given}")
 
     def _command(self, selection: str) -> str:
+        """Return a command line for these points with a selection of checks; empty if there is none."""
         words = self.points.command()
         if words is None or self.spec is None:
             return ""
@@ -285,7 +287,7 @@ class Report:
         return [(f"{x:12}  {text}", _STYLES.get(x, "")) for x, text in facts if text]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON: infinities become strings."""
+        """Return the report as plain data for JSON: infinities become strings."""
         from refgeo import __version__
 
         rows = [
@@ -301,7 +303,7 @@ class Report:
         return head | {"rows": rows}
 
     def to_json(self) -> str:
-        """The report as JSON text.
+        """Return the report as JSON text.
 
         Examples
         --------
@@ -312,7 +314,7 @@ class Report:
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
 
     def to_html(self) -> str:
-        """The report as one self-contained page with plots; needs the extra ``html`` (matplotlib)."""
+        """Return the report as one self-contained page with plots; this needs the extra ``html`` (matplotlib)."""
         return report_html.to_html(list(self.head(verbose=True)), self.rows, self.foot(verbose=True), self.dtype)
 
     def print(self, file: Any = None, verbose: bool = False) -> None:
@@ -341,7 +343,9 @@ def _names(rows: Sequence[Row], with_reason: bool) -> Iterator[str]:
 
 
 def as_plain(value: Any) -> Any:
-    """As numbers, texts, lists and dicts; infinities become texts.
+    """Convert a value to numbers, texts, lists and dicts; infinities become texts.
+
+    A field of a dataclass that has another name in JSON has this name in its metadata.
 
     Examples
     --------

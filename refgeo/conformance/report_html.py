@@ -39,7 +39,7 @@ div.green { color: #13702f }
 
 
 def require_html() -> None:
-    """An error now, rather than after a long run, if a page cannot be made.
+    """Raise an error before a long run if a page cannot be made after it.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def require_html() -> None:
 
 
 def to_html(head: Sequence[Line], rows: Sequence[Row], foot: Sequence[Line], dtype: str) -> str:
-    """The page.
+    """Make the page.
 
     Raises
     ------
@@ -74,6 +74,7 @@ def to_html(head: Sequence[Line], rows: Sequence[Row], foot: Sequence[Line], dty
 
 
 def _lines(lines: Sequence[Line]) -> str:
+    """Format lines of text, each with its style."""
     return "".join(f'<div class="{style}">{html.escape(text)}</div>\n' for text, style in lines)
 
 
@@ -96,7 +97,7 @@ def _measurements_to_plot(row: Row, dtype: str) -> tuple[Evidence, ...]:
 
 
 def _plot(dtype: str, rows: list[Row]) -> str:
-    """Digits against conditioning of one value, both metrics, as SVG."""
+    """Plot digits against the condition number for one value, both metrics, as SVG."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -121,6 +122,7 @@ def _plot(dtype: str, rows: list[Row]) -> str:
 
 
 def _draw(axes: Axes, dtype: str, rows: list[Row]) -> None:
+    """Draw the measurements of one dtype, and the digits that rounding permits."""
     roundoff = PRECISIONS[dtype].roundoff
     most = -np.log10(roundoff)
     evidence = [e for row in rows for e in row.measurements]
@@ -148,7 +150,7 @@ def _draw(axes: Axes, dtype: str, rows: list[Row]) -> None:
 
 
 def _draw_points(axes: Axes, rows: list[Row], height: Callable[[Evidence], float], ms: float, alpha: float) -> None:
-    """A point for each measurement, in the colour of its metric."""
+    """Draw a point for each measurement, in the colour of its metric."""
     for row in rows:
         points = [(e.condition, height(e)) for e in row.measurements]
         if points:
@@ -158,7 +160,7 @@ def _draw_points(axes: Axes, rows: list[Row], height: Callable[[Evidence], float
 
 
 def _draw_shares(axes: Axes, rows: list[Row]) -> None:
-    """The share of the proved maximum that searches find, against the radius."""
+    """Draw the share of the certified maximum that searches find, against the radius."""
     _draw_points(axes, rows, lambda e: 1.0 - e.relative_error, ms=5.0, alpha=0.6)
     axes.set_xscale("log")
     axes.axhline(1.0, color="0.25", lw=1.2)
@@ -168,7 +170,7 @@ def _draw_shares(axes: Axes, rows: list[Row]) -> None:
 
 
 def _draw_invariance(axes: Axes, rows: list[Row]) -> None:
-    """How far trajectories from a point and from its orbit come apart, and what rounding does to a right rule."""
+    """Draw the distance of trajectories from points of an orbit, and the effect of rounding on a right rule."""
     for i, row in enumerate(rows):
         colour, label = f"C{i % 10}", "rounding of a right rule" if row is rows[-1] else None
         steps, apart, rounding = np.array([(m.condition, m.relative_error, m.attainable) for m in row.measurements]).T

@@ -115,7 +115,7 @@ class FailedCheck:
         return evaluate(scene, self.value, self.backend.call) if can_be_judged(self.value, scene) else []
 
     def is_wrong(self, name: str) -> bool:
-        """Whether the backend gets another value wrong. A value that was not part of the run is judged now."""
+        """Return whether another value of the backend is wrong; a value that was not part of the run is judged now."""
         value = VALUES[name]
         if name not in self.evidence and self.backend.provides(value.operation.name):
             scenes = (case.make() for case in self.points)
@@ -150,7 +150,7 @@ class FailedCheck:
 
 
 def diagnose(failed: FailedCheck) -> Diagnosis:
-    """Explain a failed check; `NO_DIAGNOSIS` if it has not failed, or no hypothesis can be tested and confirmed."""
+    """Explain a failed check; return `NO_DIAGNOSIS` if it has not failed, or if no hypothesis can be confirmed."""
     if failed.check.kind not in ("value", "law") or not failed.summary.is_wrong or failed.check.value is None:
         return NO_DIAGNOSIS
     with np.errstate(all="ignore"), suppress(*INCONCLUSIVE, OutOfTime):
@@ -174,6 +174,7 @@ def diagnose_result(scene: Scene, value: Value, backend: Backend) -> Diagnosis:
 
 
 def _diagnose(failed: FailedCheck) -> Diagnosis:
+    """Test the hypotheses in the order of the list above, and return the first that is confirmed."""
     value, summary = failed.value, failed.summary
     if all(e.circumstance or e.law for e in summary.wrong_evidence):
         is_local = failed.failing and failed.plain_errors and not all(map(bool, failed.place.fails_at_generic_points()))
@@ -234,7 +235,9 @@ def _diagnose_samples(failed: FailedCheck, samples: list[Sample]) -> Diagnosis:
 
 
 def _diagnose_region(failed: FailedCheck, samples: list[Sample], simple: Hypothesis | None) -> Diagnosis:
-    """Explain what is wrong in a region: at the failing points, and at fresh ones in it that vary everything else."""
+    """Describe what is wrong in a region: at the failing points in it, and at new points there that vary all other
+    features.
+    """
     features = [sample.scene.features for sample in samples if sample.scene.features is not None]
     nearby = failed.place.confirmed or failed.place.failing_near(features)
     fresh = _informative([failed.failing[0].with_features(f) for f in nearby], count=2 * _MAX_POINTS)
@@ -305,7 +308,7 @@ class Hypothesis(NamedTuple):
 
 
 def _is_consistent(hypothesis: Hypothesis, samples: Sequence[Sample]) -> bool:
-    """Whether a hypothesis predicts all results."""
+    """Return whether a hypothesis predicts all results."""
     with suppress(*INCONCLUSIVE):  # for example, the geodesic of the other metric may end before t
         return all(_difference(sample.result, hypothesis.predict(sample)) <= sample.tolerance for sample in samples)
     return False
@@ -320,6 +323,7 @@ def _informative(scenes: Sequence[Scene], count: int = _MAX_POINTS) -> list[Scen
 
 
 def _reference_result(scene: Scene, value: Value) -> Parts:
+    """Return the right result at a point, by the factorised route."""
     right = scene.reference(value)
     if right is None:
         raise ValueError("no reference")
@@ -327,6 +331,7 @@ def _reference_result(scene: Scene, value: Value) -> Parts:
 
 
 def _sample(value: Value, backend: Backend, scene: Scene) -> Sample:
+    """Call the backend at a point, and return its result with the right one."""
     right = _reference_result(scene, value)
     rounding = float(np.max(4 * MAX_RATIO * error_units(scene, value).gram))
     return Sample(scene, value, tuple(backend.call(scene.call(value)).result()), right, rounding)
@@ -342,7 +347,9 @@ def _samples(value: Value, backend: Backend, scenes: Iterable[Scene]) -> list[Sa
 
 
 def _difference(result: Parts, prediction: Parts) -> float:
-    """Largest relative difference of a part in a block, so that a large part or block does not hide an error."""
+    """Return the largest relative difference of a part in a block, so that a large part or block does not hide an
+    error.
+    """
     worst = 0.0
     for x, y in zip(result, prediction, strict=True):
         if x.shape != y.shape or not np.isfinite(y).all() or not np.isfinite(x).all():
@@ -358,7 +365,7 @@ def _difference(result: Parts, prediction: Parts) -> float:
 
 
 def _passes(failed: FailedCheck, backend: Backend, scene: Scene, *preceding: Call) -> bool:
-    """Whether a call is right, if it follows certain others."""
+    """Return whether a call is right if it follows certain other calls."""
     evidence = compare(scene, failed.value, backend.call(scene.call(failed.value).after(*preceding)))
     return not any(e.is_inaccurate for e in evidence)
 
@@ -396,7 +403,7 @@ def _diagnose_state(failed: FailedCheck, samples: Sequence[Sample]) -> str:
 
 
 def _modify_right_result(value: Value, samples: Sequence[Sample]) -> Iterator[Hypothesis]:
-    """The right result of the other metric, with its parts swapped, transposed, or multiplied by a fitted factor."""
+    """Yield hypotheses: the result of the other metric, swapped parts, transposed parts, a constant factor."""
     count = len(samples[0].right)
     if samples[0].scene.metric in ENDS:
         second_metric = samples[0].scene.other_metric
@@ -422,7 +429,7 @@ def _modify_right_result(value: Value, samples: Sequence[Sample]) -> Iterator[Hy
 
 
 def _powers_of_sizes(samples: Sequence[Sample]) -> Iterator[Hypothesis]:
-    """A factor such as h^-½ or 1/(nh) times a constant, as if means had been taken for sums."""
+    """Yield the hypothesis of a factor such as h^-½ or 1/(nh) times a constant, as if sums were means."""
     for powers in ((0, 0, -0.5), (0, 0, -1), (0, 0, 0.5), (0, 0, 1), (-1, 0, -1), (0, -1, -1), (-1, 0, 0), (0, -1, 0),
                    (-0.5, 0, -0.5)):  # fmt: skip
 
@@ -444,12 +451,12 @@ def _fit_factor(pairs: Sequence[tuple[Array, Array]]) -> float:
 
 
 def _least_squares(x: Array, y: Array) -> float:
-    """The factor c that minimises ‖y − c x‖."""
+    """Return the factor c that minimises ‖y − c x‖."""
     return float(np.vdot(x, y) / max(float(np.vdot(x, x)), 1e-300))
 
 
 def _are_single_precision(samples: Sequence[Sample]) -> bool:
-    """Whether all float64 results are float32 numbers, and right to the precision of float32."""
+    """Return whether all float64 results are float32 numbers, and right to the precision of float32."""
     double = [sample for sample in samples if sample.scene.dtype == "float64"]
     few = sum(part.size for sample in double for part in sample.right) < _MIN_ENTRIES
     with np.errstate(over="ignore"):
@@ -459,7 +466,7 @@ def _are_single_precision(samples: Sequence[Sample]) -> bool:
 
 
 def _without_relaxation(sample: Sample) -> Parts:
-    """The right result for ε = 0."""
+    """Return the right result for ε = 0."""
     space = pair_metric(sample.scene.metric).at(sample.scene.point)
     return _reference_result(replace(sample.scene, space=space), sample.value)
 
@@ -468,8 +475,10 @@ def _without_relaxation(sample: Sample) -> Parts:
 
 
 def _is_inherited(failed: FailedCheck, faulty: Sequence[str]) -> bool:
-    """Whether the wrong results, at all failing points and at fresh ones, are what the definition of the value gives
-    with the backend's own versions of the faulty functions, and right versions of all others.
+    """Return whether the wrong results follow from the backend's own wrong values.
+
+    At all failing points and at new ones, the definition of the value is evaluated with the backend's own versions of
+    the functions that it contains.
     """
     value, failing = failed.value, failed.failing
     fresh = [x.with_features(replace(x.features, draw=_NEW_DRAW)) for x in failing[:_MAX_POINTS] if x.features]
@@ -518,7 +527,9 @@ def _read_formula(value: Value, backend: Backend, scene: Scene) -> Diagnosis:
 
 
 def _is_refuted(value: Value, failing: list[Sample], passing: list[Sample]) -> bool:
-    """Whether some formula gives the results at the failing points, but none those at the passing points as well."""
+    """Return whether a formula gives the results at the failing points, but no such formula those at passing points,
+    too.
+    """
 
     def is_readable(samples: list[Sample]) -> bool:
         return read_at(value, [sample.scene for sample in samples], [sample.result for sample in samples]) is not None
@@ -557,16 +568,12 @@ def _find_region(failed: FailedCheck) -> str:
 
 
 def _fails_in_single_only(failed: FailedCheck) -> bool:
-    """Whether all failing points are float32 points, and generic points pass in float64."""
+    """Return whether all failing points are float32 points, and generic points pass in float64."""
     return all(x.features and x.features.single for x in failed.failing) and failed.place.passes_in_double()
 
 
 def _reveals(failed: FailedCheck, scene: Scene, part: int | None = None) -> bool:
-    """Whether a point would reveal a fault of the size that is seen elsewhere.
-
-    Rounding errors are smaller there; and the right result, or this part of it, does not vanish by cancellation in any
-    block.
-    """
+    """Return whether a point would reveal a fault of the size that other points show."""
     value, reference = failed.value, scene.reference(failed.value)
     fault = min((e.relative_error for e in failed.plain_errors), default=np.inf)
     if MAX_RATIO * float(np.max(error_units(scene, value).gram)) > 0.1 * fault:
@@ -578,7 +585,7 @@ def _reveals(failed: FailedCheck, scene: Scene, part: int | None = None) -> bool
 
 
 def _find_wrong_part(failed: FailedCheck) -> int | None:
-    """Index of the only part (G, H) that is wrong at a sample of failing points; None if both are, or neither."""
+    """Return the index of the only wrong part (G, H) at a sample of failing points; None if both or neither are wrong."""
     wrong = np.zeros(2, dtype=bool)
     for sample in _samples(failed.value, failed.backend, _thin(failed.failing)):
         if len(sample.right) != 2:
@@ -620,7 +627,7 @@ def _diagnose_batching(failed: FailedCheck) -> str:
 
 
 def _thin(items: Sequence[Any]) -> Sequence[Any]:
-    """At most `_MAX_POINTS` of the items, evenly spaced."""
+    """Select at most `_MAX_POINTS` of the items, evenly spaced."""
     return items[:: -(-len(items) // _MAX_POINTS)]
 
 

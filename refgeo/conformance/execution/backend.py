@@ -114,7 +114,7 @@ class Backend:
         return backend if isinstance(backend, Backend) else cls(backend, timeout=timeout)
 
     def provides(self, function: str) -> bool:
-        """Whether the backend has `function`.
+        """Return whether the backend has a function.
 
         Examples
         --------

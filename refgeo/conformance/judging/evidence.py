@@ -182,7 +182,7 @@ class ErrorUnits:
     decisive: npt.NDArray[np.bool_]
 
     def enlarge(self, movement: Array, size: Array | float = 1.0) -> ErrorUnits:
-        """The units where a right result of this size moves by so much if the inputs change by a rounding.
+        """Return units in which a right result may move by the given distances if the inputs change by a rounding.
 
         Examples
         --------
@@ -269,7 +269,8 @@ def adapt_units(scene: Scene, value: Value, units: ErrorUnits, in_question: npt.
 
 
 def result_is_expected(scene: Scene) -> npt.NDArray[np.bool_]:
-    """Per block, whether an exception is a failure: where even inv's projection, which loses most, is decisive.
+    """Return per block whether an exception is a failure: if even the projection of inv, which is the least accurate,
+    is decisive there.
 
     Examples
     --------
@@ -296,7 +297,7 @@ class CheckEvidence:
 
 
 def is_beyond_rounding(evidence: Iterable[Evidence]) -> bool:
-    """Whether no rounding explains the numbers: one ratio is surely wrong, or several points are likely wrong.
+    """Return whether rounding explains no such ratios: one is surely wrong, or several points are likely wrong.
 
     Examples
     --------

@@ -71,7 +71,7 @@ class Law:
 
 
 def can_be_judged(value: Value, scene: Scene) -> bool:
-    """Whether a value can be judged at a point: by laws, or by an enclosure that is computed in a moment."""
+    """Return whether a value can be judged at a point: by laws, or by an enclosure that takes a short time."""
     return value is RETRACTION or scene.can_be_enclosed(value)
 
 
@@ -118,6 +118,7 @@ _DIFFERENCE_FACTOR = 10.0
 
 
 def _evaluate_curve(scene: Scene, call_backend: CallFunction, v: Pair, t: float | None = None) -> Parts:
+    """Return the point of a retraction's curve at time t."""
     return tuple(call_backend(scene.call(RETRACTION, [v], t)).result())
 
 

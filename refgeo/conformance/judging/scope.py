@@ -109,6 +109,7 @@ class Scope:
         return f"{kind} = {text}" + f" ({len(numbers)} values)" * has_gaps
 
     def _circumstances_in_words(self) -> Iterator[str]:
+        """Describe the circumstances that were tested."""
         names = {name for name, *_ in self.circumstances}
         if names:
             wide = {name for name, h, _ in self.circumstances if h > NARROW}
@@ -120,6 +121,7 @@ class Scope:
 
 
 def _size(evidence: Evidence, has_condition: bool) -> Size:
+    """Return the sizes of the call of an evidence."""
     n, m, h, blocks = evidence.sizes
     return h, n, m, blocks, float(f"{evidence.condition:.2g}") if has_condition else 0.0
 
@@ -136,5 +138,5 @@ def _levels(size: Size) -> Iterator[Level]:
 
 
 def _is_feasible(x: Level, y: Level) -> bool:
-    """Whether two levels can occur together: a single column has κ = 1."""
+    """Return whether two levels can occur together: a single column has κ = 1."""
     return ("h", "1") not in (x, y) or not any(kind == "κ" and level != "0" for kind, level in (x, y))

@@ -374,6 +374,7 @@ def _decide(check: Check, summary: EvidenceSummary, diagnosis: Diagnosis) -> tup
 
 
 def _describe_wrong_results(check: Check, summary: EvidenceSummary, diagnosis: Diagnosis) -> str:
+    """Describe how many results are wrong, and what is missing."""
     if diagnosis.excuse is not None:
         return diagnosis.text
     missing = summary.missing_results
@@ -394,10 +395,12 @@ def _describe_breaches(broken: list[Evidence]) -> str:
 
 
 def _describe_by_detail(outcome: str, evidence: list[Evidence]) -> list[str]:
+    """Describe each event with its detail and its points, events with equal details together."""
     return [f"{outcome} at {_describe_points(group)}: {group[0].detail}" for group in _group_by_detail(evidence)]
 
 
 def _group_by_detail(evidence: list[Evidence]) -> list[list[Evidence]]:
+    """Group evidence with the same detail."""
     groups: dict[str, list[Evidence]] = {}
     for e in evidence:
         groups.setdefault(e.detail, []).append(e)
@@ -423,6 +426,7 @@ def _describe_count(summary: EvidenceSummary, evidence: list[Evidence]) -> str:
 
 
 def _count_blocks(evidence: Iterable[Evidence]) -> int:
+    """Count the blocks that evidence is about."""
     return sum(e.multiplicity for e in worst_per_block(evidence))
 
 

@@ -100,15 +100,18 @@ def change_metric(scene: Scene, value: Value) -> Call | None:
 
 
 def _change_t(scene: Scene, value: Value) -> Call | None:
+    """Make the same call with half the time."""
     return scene.call(value, t=0.5 * scene.time(value)) if "t" in value.operation.extra else None
 
 
 def _change_order(scene: Scene, value: Value) -> Call | None:
+    """Make the call of a geodesic of another order."""
     order = {1: 2, 2: 1, "exact": 2}.get(value.order)
     return None if order is None else scene.call(VALUES[f"geodesic_{order}"])
 
 
 def _change_function(scene: Scene, value: Value) -> Call:
+    """Make the call of another function with the same point."""
     names = [*VALUES]
     at = names.index(value.name) if value.name in names else 0
     return scene.call(VALUES[next(name for name in names[at + 1 :] + names if VALUES[name].order in (None, 2))])
@@ -214,7 +217,7 @@ class Circumstance:
         yield from (scene.sign_flipped(signs, size) for signs, size in ((k, k), (k + N_SIZES, k), (k, k + 1)))
 
     def is_testable(self, features: Features) -> bool:
-        """Whether a point with these features can show a failure in this circumstance, at a moderate cost."""
+        """Return whether a point with these features can show a failure in this circumstance, at a moderate cost."""
         if self.kind and (features.max_condition > _MAX_CONDITION or features.cost > _MAX_COST):
             return False
         if self.name in ("expanded", "overlapping"):

@@ -34,10 +34,12 @@ def _levels(*overrides: Overrides) -> dict[str, Overrides]:
 
 
 def _values(name: str, *values: Any) -> list[Overrides]:
+    """Return a level for each value of one feature."""
     return [{name: value} for value in values]
 
 
 def _joint(names: str, *values: tuple[Any, ...]) -> list[Overrides]:
+    """Return a level for each combination of values of several features."""
     return [dict(zip(names.split(), value, strict=True)) for value in values]
 
 
@@ -112,7 +114,7 @@ _QUICK_WIDTHS = {"1": "1", "2 to 4": "2 to 16", "5 to 16": "2 to 16", "17 to 32"
 
 
 def size_levels(features: Features) -> dict[str, str]:
-    """The size level of each kind; "" where a value belongs to none, such as a special condition number.
+    """Return the size level of each kind; "" if a value belongs to no level, such as a special condition number.
 
     Examples
     --------
@@ -141,24 +143,25 @@ def size_levels(features: Features) -> dict[str, str]:
 
 
 def all_levels(features: Features) -> set[Level]:
-    """The size levels and the special levels of a point; special levels that `repair` has undone are not among them."""
+    """Return the size levels and the special levels of a point, without special levels that `repair` has undone."""
     return {*size_levels(features).items()} | _find_special_levels(features)
 
 
 def _find_special_levels(features: Features) -> set[Level]:
+    """Return the special levels of a point."""
     values = vars(features).items()
     return {level for level, overrides in _SPECIAL if overrides <= values}
 
 
 def visible_levels(features: Features) -> set[Level]:
-    """The special levels whose effect is visible: a single one, or one beside a special t."""
+    """Return the special levels whose effect is visible: a single one, or one together with a special t."""
     special = _find_special_levels(features)
     others = {level for level in special if level[0] != "t"}
     return set() if len(others) > 1 else others if features.has_zero_vectors else special
 
 
 def is_informative(features: Features, operation: Operation) -> bool:
-    """Whether a point tests an operation in a way of its own: it has no special level, or one that affects it."""
+    """Return whether a point tests an operation in a way of its own: it has no special level, or one that has effect."""
     special = [name for kind, level in _find_special_levels(features) for name in SPECIAL_LEVELS[kind][level]]
     return not special or any(affects(name, operation) for name in special)
 
@@ -212,14 +215,15 @@ def random_choice(rng: np.random.Generator, options: Sequence[Any]) -> Any:
 
 
 def _extreme_points(levels: Mapping[str, str]) -> list[Features]:
-    """The points with the first, and with the last, value of every size level."""
+    """Return the points with the first, and with the last, value of every size level."""
     return [point for point in (instantiate(levels, itemgetter(i)) for i in (0, -1)) if point]
 
 
 @cache
 def _feasible_combinations() -> tuple[list[dict[str, str]], Any, Any, list[frozenset[Level]]]:
-    """All feasible combinations of one size level of each kind; for each its cost, and the indices of the pairs of
-    levels that it contains; and the list of all pairs.
+    """Return all feasible combinations of one size level of each kind, and the list of all pairs of levels.
+
+    Each combination comes with its cost, and with the indices of the pairs that it contains.
     """
     combinations, costs, pairs, indices = [], [], [], dict[frozenset[Level], int]()
     for names in itertools.product(*SIZE_LEVELS.values()):
@@ -234,7 +238,7 @@ def _feasible_combinations() -> tuple[list[dict[str, str]], Any, Any, list[froze
 
 
 def infeasible_pairs(profile: str) -> list[tuple[Level, Level]]:
-    """The pairs of levels that no point of a profile contains, as none exists or all are too expensive.
+    """Return the pairs of levels that no point of a profile contains, because none exists or all are too expensive.
 
     Examples
     --------
@@ -251,11 +255,7 @@ def infeasible_pairs(profile: str) -> list[tuple[Level, Level]]:
 
 
 def _pairwise_covering_array(rng: np.random.Generator) -> Iterator[Features]:
-    """Points that contain every feasible pair of size levels.
-
-    Greedy, as in AETG: each point is the one that covers most uncovered pairs, divided by its cost and perturbed at
-    random.
-    """
+    """Return points that contain every feasible pair of size levels."""
     combinations, costs, pairs, every_pair = _feasible_combinations()
     uncovered = np.ones(len(every_pair), dtype=bool)
     weights = (1.0 + 0.3 * rng.random(len(combinations))) / (1.0 + costs / _COST_SCALE)
@@ -276,17 +276,14 @@ _ISOLATED = ("", "")
 
 
 def _group(kind: str, level: str, is_full: bool) -> str:
-    """The group of size levels that a level is in; special levels must occur once in every group but "".
-
-    In the full profile every level is a group of its own.
-    """
+    """Return the group to which a size level belongs; special levels must occur once in every group except ""."""
     if is_full:
         return level
     return _QUICK_WIDTHS.get(level, "") if kind == "h" else level if level in ("none", "several") else "one"
 
 
 def _goals_met(features: Features, is_full: bool) -> set[Goal]:
-    """The coverage goals that a point meets."""
+    """Return the coverage goals that a point meets."""
     sizes, unmasked = size_levels(features), visible_levels(features)
     visible = unmasked if features.has_zero_vectors or features.single else _find_special_levels(features)
     groups = [(kind, _group(kind, sizes[kind], is_full)) for kind in ("h", "blocks")]
@@ -328,7 +325,7 @@ def _apply(sizes: Features, levels: set[Level]) -> Features | None:
 
 @cache
 def covering_design(profile: str, seed: int = 0) -> tuple[Features, ...]:
-    """The generated test points of a profile, simplest first.
+    """Generate the test points of a profile, simplest first.
 
     They contain a pairwise covering array of the sizes (three for the full profile), and points for special levels:
     each of these meets the first unmet goal, and is of a few random ones that do the one that meets most others for its

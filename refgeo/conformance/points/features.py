@@ -220,7 +220,7 @@ class Features:
         )
 
     def is_in_range(self, dtype: str, largest: float) -> bool:
-        """Whether the numbers of the point, and products of six of them, neither overflow nor underflow in a dtype."""
+        """Return whether the numbers of the point, and products of six of them, stay within the range of a dtype."""
         factors = 6.0 * max(abs(math.log(size)) for size in (self.size_G, self.size_H, self.uneven))
         lengths = [x for x in (self.length, self.ratio, self.length * self.ratio) if 0.0 < x < math.inf]
         vectors = max(4.0 * (abs(math.log(x)) - 12.0) for x in lengths) if lengths else 0.0
@@ -232,7 +232,9 @@ class Features:
         return int(math.prod(self.blocks) * max(self.n, self.m) * self.h * (1.0 + self.h / 64.0))
 
     def distance(self, other: Features) -> float:
-        """How unlike two points are: the number of differing fields, plus the logarithm of the ratio of costs."""
+        """Return how different two points are: the number of differing fields, plus the logarithm of the ratio of
+        costs.
+        """
         return len(vars(self).items() ^ vars(other).items()) + abs(math.log(self.cost / other.cost))
 
 
@@ -250,7 +252,7 @@ _INPUT_DESCRIBED = {
 
 
 def format_value(value: Any) -> str:
-    """The shortest text that parses back to the same value."""
+    """Return the shortest text that parses back to the same value."""
     if not isinstance(value, float):
         return str(value)
     return next((text for text in (f"{value:g}", f"{value:.12g}") if float(text) == value), repr(value))
@@ -260,7 +262,7 @@ def format_value(value: Any) -> str:
 
 
 def affects(name: str, operation: Operation) -> bool:
-    """Whether a feature describes an input of an operation.
+    """Return whether a feature describes an input of an operation.
 
     Examples
     --------

@@ -223,6 +223,7 @@ class InvariantLoss:
         return self._back(change @ self.QH + self.R @ Qv, change.mT @ self.PG + self.R.mT @ Pv)
 
     def _back(self, of_G: Array, of_H: Array) -> Pair:
+        """Return (Pᵀ of_G/s, Qᵀ of_H/s)."""
         return Pair.unchecked(self.P.mT @ (of_G / self.size), self.Q.mT @ (of_H / self.size))
 
 

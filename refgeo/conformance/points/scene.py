@@ -164,7 +164,7 @@ class Scene:
         return enclosures
 
     def midpoints(self, value: Value, block: tuple[int, ...]) -> Parts | None:
-        """The midpoints of the enclosures of one block, and zeros for all others; None if there are no enclosures."""
+        """Return the midpoints of the enclosures of one block, and zeros for all others; None without enclosures."""
         enclosures = self.enclosures(value, block)
         if enclosures is None:
             return None

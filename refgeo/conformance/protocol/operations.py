@@ -323,6 +323,7 @@ def _plain(
     between: str = "",
     uses: tuple[str, ...] = (),
 ) -> Value:
+    """Make the value of an operation that has only one."""
     operation = OPERATIONS[name]
     return Value(
         name,
