@@ -73,11 +73,11 @@ class QuotientManifold(Manifold):  # type: ignore[misc]  # Pymanopt has no types
         super().__init__(f"{metric!r} on {space.point!r}", space.dim * heads, 2 if isinstance(space.point, Pair) else 1)
 
     def _vector(self, v: Any) -> Any:
-        """Pymanopt's gradients of two factors are lists."""
+        """Return a pair; Pymanopt's gradients of two factors are lists."""
         return as_pair("vector", v) if isinstance(self._like, Pair) else v
 
     def at(self, point: Any) -> TangentSpace[Any]:
-        """The tangent space; the two latest are kept, for an optimiser looks back and forth."""
+        """Return the tangent space; the two latest are kept, for an optimiser looks back and forth."""
         for space in self._recent:
             if space.point is point:
                 return space
@@ -91,24 +91,24 @@ class QuotientManifold(Manifold):  # type: ignore[misc]  # Pymanopt has no types
         return self.norm(self._like, self._like) or 1.0
 
     def inner_product(self, point: Any, a: Any, b: Any) -> float:
-        """Of two tangent vectors, summed over all heads."""
+        """Return the inner product of two tangent vectors, summed over all heads."""
         try:
             return float(np.sum(self.at(point).inner_product(self._vector(a), self._vector(b))))
         except NotFiniteError:  # of a step of 0/0 at the optimum, which Pymanopt expects to see
             return math.nan
 
     def norm(self, point: Any, v: Any) -> float:
-        """The length of a tangent vector, all heads together."""
+        """Return the length of a tangent vector, all heads together."""
         return math.sqrt(abs(self.inner_product(point, v, v)))
 
     def projection(self, point: Any, v: Any) -> Any:
-        """The horizontal part."""
+        """Return the horizontal part."""
         return self.at(point).horizontal_projection(self._vector(v))
 
     to_tangent_space = projection
 
     def random_point(self) -> Any:
-        """Normal entries of the size of those of `like`; zeros that the metric freezes stay."""
+        """Return normal entries of the size of those of `like`; zeros that the metric freezes stay."""
         frozen = isinstance(self.metric, ElementwiseMetric)
 
         def draw(x: Array) -> Array:
@@ -118,23 +118,23 @@ class QuotientManifold(Manifold):  # type: ignore[misc]  # Pymanopt has no types
         return Pair(*map(draw, self._like)) if isinstance(self._like, Pair) else draw(self._like)
 
     def random_tangent_vector(self, point: Any) -> Any:
-        """A horizontal vector of unit length, all heads together."""
+        """Return a horizontal vector of unit length, all heads together."""
         v = self.at(point).random_tangent_vector(self._rng)
         return v / self.norm(point, v)
 
     def zero_vector(self, point: Any) -> Any:
-        """Nothing."""
+        """Return the zero vector."""
         return 0.0 * point
 
     def euclidean_to_riemannian_gradient(self, point: Any, euclidean_gradient: Any) -> Any:
-        """Raised, and horizontal to rounding."""
+        """Return the Riemannian gradient, which is horizontal up to rounding."""
         space = self.at(point)
         return space.horizontal_projection(space.riemannian_gradient(self._vector(euclidean_gradient)))
 
     def euclidean_to_riemannian_hessian(
         self, point: Any, euclidean_gradient: Any, euclidean_hessian: Any, tangent_vector: Any
     ) -> Any:
-        """See `TangentSpace.riemannian_hessian`."""
+        """Return the Riemannian Hessian; see `TangentSpace.riemannian_hessian`."""
         vectors = map(self._vector, (euclidean_gradient, euclidean_hessian, tangent_vector))
         try:
             return self.at(point).riemannian_hessian(*vectors)
@@ -142,18 +142,18 @@ class QuotientManifold(Manifold):  # type: ignore[misc]  # Pymanopt has no types
             return math.nan * point
 
     def retraction(self, point: Any, tangent_vector: Any) -> Any:
-        """The geodesic, of `retraction_order`."""
+        """Return the geodesic, of `retraction_order`."""
         try:
             return self.at(point).geodesic(tangent_vector, 1.0, self.retraction_order)
         except NotFiniteError:
             return math.nan * point
 
     def exp(self, point: Any, tangent_vector: Any) -> Any:
-        """The exact geodesic; `GeodesicIncompleteError` where it ends before."""
+        """Return the exact geodesic; `GeodesicIncompleteError` where it ends before."""
         return self.at(point).geodesic(tangent_vector, 1.0, "exact")
 
     def transport(self, point_a: Any, point_b: Any, tangent_vector_a: Any) -> Any:
-        """Projected to the horizontal space at the other point, a vector transport where the two are near each other,
+        """Project a vector to the horizontal space at the other point, a vector transport if the two are close,
         as a point and its retraction are: other representatives of their orbits give other vectors.
         """
         return self.at(point_b).horizontal_projection(self._vector(tangent_vector_a))

@@ -47,7 +47,7 @@ Shape = tuple[tuple[int, ...], int, int, int]
 
 
 def shapes(max_h: int = 4, max_extra: int = 4, max_batch: int = 2) -> Strategy[Shape]:
-    """Leading dimensions, n, m and h, with n, m ≥ h.
+    """Return leading dimensions, n, m and h, with n, m ≥ h.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def shapes(max_h: int = 4, max_extra: int = 4, max_batch: int = 2) -> Strategy[S
 
 @st.composite
 def pairs(draw: Any, shape: Shape | None = None, *, condition: Range = (1.0, 10.0), scale: Range = 1.0) -> Pair:
-    """Points: both factors of full column rank, with a given conditioning and scale.
+    """Draw points: both factors have full column rank, and a given condition number and scale.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def pairs(draw: Any, shape: Shape | None = None, *, condition: Range = (1.0, 10.
 
 @st.composite
 def tangent_vectors(draw: Any, point: Pair, *, horizontal: bool = False) -> Pair:
-    """Tangent vectors at `point`, never zero in a block, with entries of the size of the point's.
+    """Draw tangent vectors at `point`, never zero in a block, with entries of the size of the point's.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def tangent_vectors(draw: Any, point: Pair, *, horizontal: bool = False) -> Pair
 
 
 def covectors(point: Pair) -> Strategy[Pair]:
-    """Euclidean gradients at `point`, never zero in a block, with entries of the reciprocal size of the point's.
+    """Return euclidean gradients at `point`, never zero in a block, with entries of the reciprocal size of the point's.
 
     Examples
     --------
@@ -165,7 +165,7 @@ def covectors(point: Pair) -> Strategy[Pair]:
 
 @st.composite
 def group_elements(draw: Any, h: int, *, condition: Range = (1.0, 10.0), scale: Range = 1.0) -> Array:
-    """Elements of GL(h); they shrink to the identity.
+    """Return elements of GL(h); they shrink to the identity.
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ def _powers(name: str, bounds: Range, least: float) -> Strategy[float]:
 
 
 def _eighths(shape: tuple[int, ...]) -> Strategy[Array]:
-    """Small arrays entry by entry, and large ones, which Hypothesis would refuse to draw so, from a seed."""
+    """Return small arrays entry by entry, and large ones, which Hypothesis would refuse to draw so, from a seed."""
     if math.prod(shape) > _MANY:
         seeds = st.integers(0, 2**32 - 1)
         return seeds.map(lambda seed: np.random.default_rng(seed).integers(-16, 17, shape) / 8.0 * bool(seed))
@@ -228,7 +228,7 @@ def _eighths(shape: tuple[int, ...]) -> Strategy[Array]:
 
 
 def _orthonormal(entries: Array) -> Array:
-    """Orthonormal columns; those of the identity for zeros, and never dependent (Householder)."""
+    """Return orthonormal columns; those of the identity for zeros, and never dependent (Householder)."""
     rows, h = entries.shape[-2:]
     return np.linalg.qr(entries + np.eye(rows, h))[0]
 

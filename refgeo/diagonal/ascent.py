@@ -15,12 +15,12 @@ from refgeo.support.arguments import Array
 
 
 def value_at(problem: LeastSquares, geometry: Geometry, t: Array) -> Array:
-    """F(W(t))."""
+    """Return F(W(t))."""
     return problem.increase(geometry.shift(problem.beta, t))
 
 
 def climb(problem: LeastSquares, geometry: Geometry, t: Array, rho: Array, steps: int) -> tuple[Array, Array]:
-    """Local maxima of F(W(t)) over the ball from the points t, and the values there."""
+    """Return local maxima of F(W(t)) over the ball from the points t, and the values there."""
     lowest = geometry.lowest(problem.beta)
     value, gradient = _value_and_gradient(problem, geometry, t)
     caution = np.zeros_like(value)
@@ -40,13 +40,13 @@ def climb(problem: LeastSquares, geometry: Geometry, t: Array, rho: Array, steps
 
 
 def _value_and_gradient(problem: LeastSquares, geometry: Geometry, t: Array) -> tuple[Array, Array]:
-    """F and its gradient in t."""
+    """Return F and its gradient in t."""
     value, down = problem.increase_and_gradient(geometry.shift(problem.beta, t))
     return value, down * geometry.slope(problem.beta, t)
 
 
 def farthest(p: Array, lowest: Array, rho: Array) -> Array:
-    """The t with the largest pᵀt, ‖t‖ ≤ ρ and t ≥ lowest (which is negative).
+    """Return the t with the largest pᵀt, ‖t‖ ≤ ρ and t ≥ lowest (which is negative).
 
     t_i = max(θp_i, lowest_i), with the θ that puts it on the sphere: θ² Σ_free p² = ρ² − Σ_cut lowest². Cutting off
     what is below its end leaves more for the others, so θ only grows, and at most d rounds find who is cut.

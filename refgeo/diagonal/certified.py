@@ -111,7 +111,7 @@ def worst_case(
     rng: np.random.Generator | int | None = 0,
     tight: bool = True,
 ) -> Certified:
-    r"""The worst-case sharpness of the diagonal network :math:`‖X(u ⊙ v) - y‖^2`, between two bounds.
+    r"""Return the worst-case sharpness of the diagonal network :math:`‖X(u ⊙ v) - y‖^2`, between two bounds.
 
     The maximum over geodesics of length at most ρ (Eq. 3), without approximation of the geodesics.
 
@@ -159,7 +159,7 @@ def worst_case(
 def second_order(
     metric: Any, u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike, rho: npt.ArrayLike
 ) -> Certified:
-    r"""The worst case of the loss's Taylor polynomial of degree two in normal coordinates, exactly, for any X.
+    r"""Return the worst case of the loss's Taylor polynomial of degree two in normal coordinates, exactly, for any X.
 
     For inv, over ‖b‖ ≤ ρ/√2 (26, 35 with their constants),
 
@@ -208,7 +208,7 @@ def _taylor_maximum(problem: LeastSquares, geometry: Geometry, rho: Array) -> Qu
 
 
 def _trust_region_of_mix(problem: LeastSquares, rho: Array) -> tuple[QuadraticMaximum, Array]:
-    """In w, where the matrix is the same for all networks, unless something cannot move."""
+    """Maximise in w, in which the matrix is the same for all networks, unless a coordinate cannot move."""
     maximum = maximise_quadratic(2.0 * problem.moving_g, 2.0 * problem.moving(problem.gram), SQRT2 * rho)
     return maximum, maximum.x * np.sign(problem.beta) / SQRT2
 
@@ -249,7 +249,9 @@ def _worst_case(
 
 
 def _within(problem: LeastSquares, geometry: Geometry, t: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """t, or −t where only that is in the domain and as good, as at zero residual; and who leaves it either way."""
+    """Return t, or −t if only −t is in the domain and as good, as at zero residual; and whether the domain is left
+    either way.
+    """
     lowest = geometry.lowest(problem.beta)
     leaves = np.any(t < lowest, axis=-1)
     value, opposite = (ascent.value_at(problem, geometry, sign * t) for sign in (1.0, -1.0))
@@ -271,7 +273,7 @@ def _make_certified(
 
 
 def _check_bound(bound: Array, lower: Array, rounding: Array) -> Array:
-    """A bound, at least what is reached; one that is beaten by more than rounding is a mistake of ours."""
+    """Return a bound, at least what is reached; one that is beaten by more than rounding is a mistake of ours."""
     bound = np.where(np.isnan(bound), math.inf, bound)
     beaten = bound < lower - rounding
     if np.any(beaten):
@@ -288,13 +290,13 @@ def _into_ball(t: Array, rho: Array) -> Array:
 
 
 def _is_diagonal(gram: Array) -> bool:
-    """But for rounding."""
+    """Return whether a Gram matrix is diagonal up to rounding."""
     off = np.where(np.eye(gram.shape[-1], dtype=bool), 0.0, gram)
     return bool(np.max(np.abs(off)) <= 1e-13 * np.max(np.abs(gram)))
 
 
 def _single_coordinate_start(problem: LeastSquares, geometry: Geometry, rho: Array) -> Array:
-    """Everything on one coordinate, the best: the answer where ρ is large."""
+    """Return the point with the whole radius on the best coordinate, which is the maximizer if ρ is large."""
     beta = problem.beta
     shape = (*rho.shape, beta.shape[-1])
     w = geometry.shift(beta, rho[..., None] * np.ones_like(beta))
@@ -308,7 +310,7 @@ def _single_coordinate_start(problem: LeastSquares, geometry: Geometry, rho: Arr
 def _guesses(
     problem: LeastSquares, geometry: Geometry, rho: Array, n_starts: int, rng: np.random.Generator
 ) -> list[Array]:
-    """Starts where no route is exact: the gradient, and random ones."""
+    """Return starts for which no route is exact: the gradient, and random points."""
     beta = problem.beta
     guesses: list[Array] = [rho[..., None] * problem.g * geometry.slope(beta, np.zeros_like(beta))]
     shape = (*rho.shape, beta.shape[-1])

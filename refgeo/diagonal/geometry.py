@@ -38,7 +38,7 @@ _WIDE, _HALVINGS = 690.0, 64
 
 
 def on_sphere(t: Array, rho: Array) -> Array:
-    """The point of the sphere ‖t‖ = ρ in the direction of t; 0 stays.
+    """Return the point of the sphere ‖t‖ = ρ in the direction of t; 0 stays.
 
     Examples
     --------
@@ -77,43 +77,47 @@ class Geometry(ABC):
 
     @abstractmethod
     def shift(self, beta: Array, t: Array) -> Array:
-        """W(t) = β − β₀."""
+        """Return W(t) = β − β₀."""
 
     @abstractmethod
     def slope(self, beta: Array, t: Array) -> Array:
-        """W′(t)."""
+        """Return W′(t)."""
 
     @abstractmethod
     def curvature(self, beta: Array, t: Array) -> Array:
-        """W″(t)."""
+        """Return W″(t)."""
 
     @abstractmethod
     def concave_until(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
-        """The t below which (on the main branch) 2gW + DW² − λt² is concave; beyond, it is convex. D ≥ 0, λ > 0."""
+        """Return the t below which (on the main branch) 2gW + DW² − λt² is concave; beyond, it is convex. D ≥ 0, λ
+        > 0.
+        """
 
     def concave_from(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
-        """The t where the concave part begins; below it, 2gW + DW² − λt² is monotone, convex, or convex in t²."""
+        """Return the t where the concave part begins; below it, 2gW + DW² − λt² is monotone, convex, or convex in
+        t².
+        """
         return self.end(beta)
 
     @abstractmethod
     def velocity(self, u: Array, v: Array, t: Array) -> tuple[Array, Array]:
-        """The tangent vector (η_u, η_v) of coordinates t."""
+        """Return the tangent vector (η_u, η_v) of coordinates t."""
 
     @abstractmethod
     def price(self, beta: Array) -> Price:
-        """What moving β₀ to β₀(1 + e) costs."""
+        """Return the cost of a move from β₀ to β₀(1 + e)."""
 
     def end(self, beta: Array) -> Array:
-        """Where the manifold ends."""
+        """Return where the manifold ends."""
         return np.full_like(beta, -np.inf)
 
     def lowest(self, beta: Array) -> Array:
-        """A hair above the end, where geodesics still exist."""
+        """Return a hair above the end, where geodesics still exist."""
         return self.end(beta) * (1.0 - 2.0**-40)
 
 
 def _grow(beta: Array, t: Array) -> Array:
-    """β₀e^{√2t}, at most 1e250 in size: where its square overflows anyway, it is still a number times zero."""
+    """Return β₀e^{√2t}, at most 1e250 in size: where its square overflows anyway, it is still a number times zero."""
     x = SQRT2 * t
     grown = beta * np.exp(np.minimum(x, 500.0))
     if np.any(x > 500.0):
@@ -127,15 +131,15 @@ class Invariant(Geometry):
     name = "inv"
 
     def shift(self, beta: Array, t: Array) -> Array:
-        """W(t) = β − β₀."""
+        """Return W(t) = β − β₀."""
         return np.where(t < 1.0, beta * np.expm1(SQRT2 * np.minimum(t, 1.0)), _grow(beta, t) - beta)
 
     def slope(self, beta: Array, t: Array) -> Array:
-        """W′(t)."""
+        """Return W′(t)."""
         return SQRT2 * _grow(beta, t)
 
     def curvature(self, beta: Array, t: Array) -> Array:
-        """W″(t)."""
+        """Return W″(t)."""
         return 2.0 * _grow(beta, t)
 
     def concave_until(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
@@ -148,11 +152,11 @@ class Invariant(Geometry):
             return np.asarray(np.log(z) / SQRT2)
 
     def velocity(self, u: Array, v: Array, t: Array) -> tuple[Array, Array]:
-        """The tangent vector (η_u, η_v) of coordinates t."""
+        """Return the tangent vector (η_u, η_v) of coordinates t."""
         return u * (t / SQRT2), v * (t / SQRT2)
 
     def price(self, beta: Array) -> Price:
-        """½ log²(1 + e)."""
+        """Return ½ log²(1 + e)."""
         return Price(
             lambda e: 0.5 * np.log1p(e) ** 2,
             lambda e: np.log1p(e) / (1.0 + e),
@@ -169,34 +173,34 @@ class Interpolated(Geometry):
         self.name = f"s={s:g}"
 
     def _relative_growth(self, beta: Array, t: Array) -> Array:
-        """The difference z − 1."""
+        """Return the difference z − 1."""
         scale = np.abs(beta) ** self.s
         shape = np.broadcast_shapes(t.shape, scale.shape)
         grown = np.divide(SQRT2 * self.s * t, scale, out=np.zeros(shape), where=scale > 0.0)
         return np.asarray(np.maximum(grown, -1.0))
 
     def _power(self, beta: Array, t: Array, power: float) -> Array:
-        """A power of z."""
+        """Return a power of z."""
         with np.errstate(divide="ignore", over="ignore"):
             return np.asarray((1.0 + self._relative_growth(beta, t)) ** power)
 
     def shift(self, beta: Array, t: Array) -> Array:
-        """W(t) = β − β₀."""
+        """Return W(t) = β − β₀."""
         with np.errstate(divide="ignore", over="ignore"):
             return np.asarray(beta * np.expm1(np.log1p(self._relative_growth(beta, t)) / self.s))
 
     def slope(self, beta: Array, t: Array) -> Array:
-        """W′(t)."""
+        """Return W′(t)."""
         size = np.sign(beta) * np.abs(beta) ** (1.0 - self.s)
         return np.asarray(SQRT2 * size * self._power(beta, t, 1.0 / self.s - 1.0))
 
     def curvature(self, beta: Array, t: Array) -> Array:
-        """W″(t)."""
+        """Return W″(t)."""
         size = np.sign(beta) * np.abs(np.where(beta != 0.0, beta, 1.0)) ** (1.0 - 2.0 * self.s)
         return np.asarray(2.0 * (1.0 - self.s) * size * self._power(beta, t, 1.0 / self.s - 2.0))
 
     def concave_until(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
-        """The last z where a z^{2q−2} + b z^{q−2} = λ|β₀|²ˢ/2s², with q = 1/s; see `concave_from`."""
+        """Return the last z where a z^{2q−2} + b z^{q−2} = λ|β₀|²ˢ/2s², with q = 1/s; see `concave_from`."""
         return self._crossing(beta, g, D, multiplier, first=False)
 
     def concave_from(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
@@ -229,17 +233,17 @@ class Interpolated(Geometry):
             return np.asarray((z - 1.0) * np.abs(beta) ** self.s / (SQRT2 * self.s))
 
     def velocity(self, u: Array, v: Array, t: Array) -> tuple[Array, Array]:
-        """The tangent vector (η_u, η_v) of coordinates t."""
+        """Return the tangent vector (η_u, η_v) of coordinates t."""
         size = SQRT2 * np.abs(u * v) ** self.s
         b = np.divide(t, size, out=np.zeros(np.broadcast_shapes(t.shape, size.shape)), where=size > 0.0)
         return u * b, v * b
 
     def end(self, beta: Array) -> Array:
-        """−|β₀|ˢ/(√2 s)."""
+        """Return −|β₀|ˢ/(√2 s)."""
         return np.abs(beta) ** self.s / (-SQRT2 * self.s)
 
     def price(self, beta: Array) -> Price:
-        """½(|β₀|ˢ((1 + e)ˢ − 1)/s)²."""
+        """Return ½(|β₀|ˢ((1 + e)ˢ − 1)/s)²."""
         s = self.s
         scale = np.abs(beta) ** s / s
         return Price(
@@ -261,19 +265,19 @@ class Mixed(Interpolated):
         self.name = "mix"
 
     def shift(self, beta: Array, t: Array) -> Array:
-        """W(t) = β − β₀."""
+        """Return W(t) = β − β₀."""
         return SQRT2 * np.sign(beta) * t
 
     def slope(self, beta: Array, t: Array) -> Array:
-        """W′(t)."""
+        """Return W′(t)."""
         return SQRT2 * np.sign(beta) * np.ones_like(t)
 
     def curvature(self, beta: Array, t: Array) -> Array:
-        """W″(t)."""
+        """Return W″(t)."""
         return np.zeros(np.broadcast_shapes(beta.shape, t.shape))
 
     def concave_until(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
-        """2gW + 2Dt² − λt² is concave everywhere or nowhere."""
+        """Return 2gW + 2Dt² − λt² is concave everywhere or nowhere."""
         return np.where(multiplier > 2.0 * D, np.inf, -np.inf)
 
     def concave_from(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
@@ -287,15 +291,15 @@ class Adaptive(Geometry):
     name = "adaptive"
 
     def shift(self, beta: Array, t: Array) -> Array:
-        """W(t) = β − β₀."""
+        """Return W(t) = β − β₀."""
         return beta * np.where(t >= _TURN, t * (SQRT2 + 0.5 * t), -0.5 * (1.0 + t * t))
 
     def slope(self, beta: Array, t: Array) -> Array:
-        """W′(t)."""
+        """Return W′(t)."""
         return beta * np.where(t >= _TURN, SQRT2 + t, -t)
 
     def curvature(self, beta: Array, t: Array) -> Array:
-        """W″(t)."""
+        """Return W″(t)."""
         return beta * np.where(t >= _TURN, 1.0, -1.0)
 
     def concave_until(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
@@ -306,7 +310,7 @@ class Adaptive(Geometry):
         return np.asarray(SQRT2 * (np.sqrt(np.maximum(square, 0.0)) - 1.0))
 
     def velocity(self, u: Array, v: Array, t: Array) -> tuple[Array, Array]:
-        """Both weights alike on the main branch; beyond, x + y = 1 and u takes the larger part."""
+        """Return both weights alike on the main branch; beyond, x + y = 1 and u takes the larger part."""
         half_difference = 0.5 * np.sqrt(np.maximum(2.0 * t * t - 1.0, 0.0))
         alike = t >= _TURN
         return (
@@ -319,7 +323,7 @@ class Adaptive(Geometry):
         return np.full_like(beta, _TURN)
 
     def price(self, beta: Array) -> Price:
-        """2(√(1 + e) − 1)²."""
+        """Return 2(√(1 + e) − 1)²."""
         return Price(
             lambda e: 2.0 * (e / (np.sqrt(1.0 + e) + 1.0)) ** 2,  # √(1+e) − 1 without cancellation
             lambda e: 2.0 * e / (np.sqrt(1.0 + e) * (np.sqrt(1.0 + e) + 1.0)),
@@ -335,7 +339,7 @@ _OTHERS = f', or "{Adaptive.name}"'
 
 
 def geometry_of(metric: Any) -> Geometry:
-    """The geometry that a metric or its name stands for.
+    """Return the geometry that a metric or its name stands for.
 
     Examples
     --------

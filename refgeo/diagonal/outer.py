@@ -33,7 +33,9 @@ _LEAST_BEND = 0.01
 
 
 def ball(problem: LeastSquares, geometry: Geometry, rho: Array) -> tuple[Array, Array]:
-    """The maximum over Σ (e_i/E_i(ρ))² ≤ 1, and the point of the sphere ‖t‖ = ρ in the direction of its maximizer."""
+    """Return the maximum over Σ (e_i/E_i(ρ))² ≤ 1, and the point of the sphere ‖t‖ = ρ in the direction of its
+    maximizer.
+    """
     gradient = 2.0 * problem.moving_g * problem.beta
     if geometry.s != 0.0:  # E differs from coordinate to coordinate
         size = np.where(problem.beta != 0.0, problem.beta, 1.0)
@@ -54,7 +56,7 @@ def ball(problem: LeastSquares, geometry: Geometry, rho: Array) -> tuple[Array, 
 
 @np.errstate(divide="ignore", invalid="ignore", over="ignore")
 def ellipsoid(problem: LeastSquares, geometry: Geometry, t: Array, rho: Array) -> Array:
-    """The maximum over the ellipsoid that touches the ball at t; inf where there is none."""
+    """Return the maximum over the ellipsoid that touches the ball at t; inf where there is none."""
     beta = np.where(problem.beta != 0.0, problem.beta, 1.0)
     price = geometry.price(beta)
     possible = rho <= price.longest

@@ -28,7 +28,7 @@ def geodesic(
     eta_v: npt.ArrayLike,
     t: float = 1.0,
 ) -> tuple[Array, Array]:
-    r"""The geodesic from (u, v) with initial velocity (η_u, η_v) at time t, in closed form.
+    r"""Return the geodesic from (u, v) with initial velocity (η_u, η_v) at time t, in closed form.
 
     inv :math:`(u e^{tη_u/u}, v e^{tη_v/v})`; mix :math:`(u\sqrt{1+2bt}, v\sqrt{1+2bt})` for a horizontal velocity,
     between them :math:`(u(1+2sbt)^{1/2s}, v(1+2sbt)^{1/2s})`; adaptive, which knows no curvature, (u + tη_u, v + tη_v).
@@ -65,8 +65,8 @@ def geodesic(
 
 
 def norm(metric: Any, u: npt.ArrayLike, v: npt.ArrayLike, eta_u: npt.ArrayLike, eta_v: npt.ArrayLike) -> Array:
-    r"""The length of a velocity, a number per network: inv and adaptive :math:`\sqrt{Σ η_u^2/u^2 + η_v^2/v^2}`, mix
-    :math:`\sqrt{Σ η_u^2v^2 + η_v^2u^2}`. Coordinates with u_i v_i = 0 do not count.
+    r"""Return the length of a velocity, a number per network: inv and adaptive :math:`\sqrt{Σ η_u^2/u^2 + η_v^2/v^2}`,
+    mix :math:`\sqrt{Σ η_u^2v^2 + η_v^2u^2}`. Coordinates with u_i v_i = 0 do not count.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def norm(metric: Any, u: npt.ArrayLike, v: npt.ArrayLike, eta_u: npt.ArrayLike, 
 def horizontal_projection(
     u: npt.ArrayLike, v: npt.ArrayLike, eta_u: npt.ArrayLike, eta_v: npt.ArrayLike
 ) -> tuple[Array, Array]:
-    """The horizontal part (ub, vb), b = ½(η_u/u + η_v/v), the same for both metrics.
+    """Return the horizontal part (ub, vb), b = ½(η_u/u + η_v/v), the same for both metrics.
 
     Parameters
     ----------
@@ -127,7 +127,9 @@ def _arguments(*arrays: npt.ArrayLike) -> list[Array]:
 
 
 def _pairs(metric: Any, u: Array, v: Array, eta_u: Array, eta_v: Array) -> tuple[Array, Any, Pair]:
-    """Which coordinates move; and each as a pair with h = 1, those that do not at (1, 1) and at rest."""
+    """Return which coordinates move, and each coordinate as a pair with h = 1; those that do not move are at (1, 1), at
+    rest.
+    """
     free = u * v != 0.0
     point, eta = (
         Pair(*(np.where(free, w, rest)[..., None, None] for w in parts))

@@ -14,7 +14,7 @@ _LARGEST = 1e140
 
 
 def apply(matrix: Array, vectors: Array) -> Array:
-    """Matrices times vectors, ``(..., n, d)`` and ``(..., d)``; one matrix for all vectors is one product.
+    """Multiply matrices and vectors, ``(..., n, d)`` and ``(..., d)``; one matrix for all vectors is one product.
 
     Examples
     --------
@@ -46,7 +46,7 @@ class LeastSquares:
 
     @staticmethod
     def of(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> LeastSquares:
-        """Checked arguments."""
+        """Make a problem of checked arguments."""
         u, v, X, y = real_array("u", u), real_array("v", v), real_array("X", X), real_array("y", y)
         if u.ndim == 0 or u.shape != v.shape:
             raise ValueError(f"v: expected the shape of u, {u.shape}, with at least one dimension, got {v.shape}")
@@ -79,7 +79,7 @@ class LeastSquares:
         return np.broadcast_shapes(self.u.shape[:-1], self.residual.shape[:-1])
 
     def moving(self, matrix: Array) -> Array:
-        """The matrix without the rows and columns of coordinates that cannot move."""
+        """Return the matrix without the rows and columns of coordinates that cannot move."""
         free = self.beta != 0.0
         return matrix if free.all() else matrix * free[..., :, None] * free[..., None, :]
 
@@ -105,16 +105,16 @@ class LeastSquares:
         return np.where(self.beta != 0.0, self.g, 0.0)
 
     def rounding(self, w: Array) -> Array:
-        """What F(w) may owe to the rounding of Xᵀr, which can be much smaller than ‖X‖‖r‖."""
+        """Return how much of F(w) can be due to the rounding of Xᵀr, which can be much smaller than ‖X‖‖r‖."""
         size = np.linalg.norm(self.X, axis=(-2, -1)) * np.linalg.norm(self.residual, axis=-1)
         return np.asarray(64.0 * np.finfo(np.float64).eps * size * np.linalg.norm(w, axis=-1))
 
     def increase(self, w: Array) -> Array:
-        """F(w) = Σ z(z + 2r), z = Xw: no difference of infinities where z is large."""
+        """Return F(w) = Σ z(z + 2r), z = Xw: no difference of infinities where z is large."""
         return self._increase(apply(self.X, w))
 
     def increase_and_gradient(self, w: Array) -> tuple[Array, Array]:
-        """F(w) and its gradient."""
+        """Return F(w) and its gradient."""
         z = apply(self.X, w)
         return self._increase(z), 2.0 * apply(self.X.mT, z + self.residual)
 

@@ -34,7 +34,7 @@ class Dual(NamedTuple):
 
 
 def dominating_diagonal(gram: Array, beta: Array) -> Array:
-    """A diagonal D ⪰ XᵀX: Σ_j |A_ij|, by Gershgorin, or λ_max, whichever is smaller on average in log β.
+    """Return a diagonal D ⪰ XᵀX: Σ_j |A_ij|, by Gershgorin, or λ_max, whichever is smaller on average in log β.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def dominating_diagonal(gram: Array, beta: Array) -> Array:
 
 
 def dual(geometry: Geometry, beta: Array, g: Array, D: Array, rho: Array) -> Dual:
-    """The smallest bound over λ."""
+    """Return the smallest bound over λ."""
     beta, g, D = np.broadcast_arrays(beta, g, D)
     terms = _Terms(geometry, beta, g, D, rho)
     # λ in units of the slopes at the ball's rim: for the largest every t is small, for 0 the sphere is reached
@@ -97,7 +97,7 @@ class _Terms:
         return down * slope - 2.0 * multiplier[..., None] * t, bend
 
     def maximise(self, multiplier: Array) -> tuple[Array, Array]:
-        """The sum of the maxima, and where they are; 0 where nothing moves."""
+        """Return the sum of the maxima, and where they are; 0 where nothing moves."""
         at = (self.beta, self.g, self.D, multiplier[..., None])
         first = np.clip(self.geometry.concave_from(*at), self.lowest, self.highest)
         inner = self._stationary(multiplier, first, np.clip(self.geometry.concave_until(*at), first, self.highest))
@@ -108,7 +108,7 @@ class _Terms:
         return np.sum(best, axis=-1), np.where(self.beta == 0.0, 0.0, where)
 
     def _stationary(self, multiplier: Array, low: Array, high: Array) -> Array:
-        """Where a decreasing slope changes sign between low and high, or the end where it does not."""
+        """Return where a decreasing slope changes sign between low and high, or the end where it does not."""
         at_low, at_high = self._slope(low, multiplier)[0] <= 0.0, self._slope(high, multiplier)[0] >= 0.0
         low, high = np.where(at_high & ~at_low, high, low), np.where(at_low, low, high)
         t = np.clip(self.last, low, high)

@@ -59,7 +59,7 @@ def train(
     target: float = 1e-5,
     max_steps: int = 100_000,
 ) -> Trained:
-    """Gradient descent on ‖X(u ⊙ v) − y‖² / n until the loss is at most `target`.
+    """Train by gradient descent on ‖X(u ⊙ v) − y‖² / n until the loss is at most `target`.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ class QuadraticMaximum(NamedTuple):
 
 
 def maximise_quadratic(c: npt.ArrayLike, B: npt.ArrayLike, radius: npt.ArrayLike) -> QuadraticMaximum:
-    r"""The global maximum of :math:`c^\top x + ½ x^\top B x` over ‖x‖ ≤ radius.
+    r"""Return the global maximum of :math:`c^\top x + ½ x^\top B x` over ‖x‖ ≤ radius.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def maximise_quadratic(c: npt.ArrayLike, B: npt.ArrayLike, radius: npt.ArrayLike
 
 
 def maximise_diagonal_quadratic(c: npt.ArrayLike, w: npt.ArrayLike, radius: npt.ArrayLike) -> QuadraticMaximum:
-    r"""The same for a diagonal matrix: :math:`\sum c_i x_i + ½ w_i x_i^2`.
+    r"""Return the same for a diagonal matrix: :math:`\sum c_i x_i + ½ w_i x_i^2`.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def maximise_diagonal_quadratic(c: npt.ArrayLike, w: npt.ArrayLike, radius: npt.
 
 
 def _maximise_on_unit_ball(c: Array, w: Array) -> QuadraticMaximum:
-    """The same on the unit ball, for coefficients of the order of 1."""
+    """Return the same on the unit ball, for coefficients of the order of 1."""
     c = np.where(np.abs(c) < 1e-150, 0.0, c)
     top = np.max(w, axis=-1)
     gaps = top[..., None] - w
@@ -121,12 +121,12 @@ def _maximise_on_unit_ball(c: Array, w: Array) -> QuadraticMaximum:
 
 
 def _quotient(c: Array, denominator: Array) -> Array:
-    """The ratio c / denominator, 0 where c is."""
+    """Return the ratio c / denominator, 0 where c is."""
     return np.divide(c, denominator, out=np.zeros_like(c), where=c != 0.0)
 
 
 def _secular_root(c: Array, gaps: Array) -> Array:
-    """The μ ≥ 0 with ‖c / (μ + gaps)‖ = 1, and 0 in the hard case.
+    """Return the μ ≥ 0 with ‖c / (μ + gaps)‖ = 1, and 0 in the hard case.
 
     Newton's method on 1/‖x(μ)‖ − 1, a concave increasing function: from below it never passes the root, and it is
     exact where one component dominates. ‖c_top‖ ≤ μ ≤ ‖c‖.
@@ -150,7 +150,7 @@ def _secular_root(c: Array, gaps: Array) -> Array:
 
 
 def _filled(x: Array, gaps: Array, on_edge: npt.NDArray[np.bool_], top: Array) -> Array:
-    """What a top eigenvector adds in the hard case, where λ = λ_max > 0 and ‖x‖ < 1."""
+    """Return what a top eigenvector adds in the hard case, in which λ = λ_max > 0 and ‖x‖ < 1."""
     rest = np.sqrt(np.maximum(1.0 - np.sum(x * x, axis=-1), 0.0))
     fill = np.zeros_like(x)
     where = np.argmax(gaps == 0.0, axis=-1)[..., None]

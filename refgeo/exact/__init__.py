@@ -68,7 +68,7 @@ class Enclosure:
     ball: arb_mat = field(repr=False, compare=False)
 
     def decimals(self, digits: int = 30) -> tuple[Any, Any]:
-        """Midpoints and radii as nested lists of decimal numbers in text; they enclose the exact value, too.
+        """Return midpoints and radii as nested lists of decimal numbers in text; they enclose the exact value, too.
 
         Examples
         --------
@@ -160,7 +160,7 @@ class ExactTangentSpace:
         return Enclosure(enclosure.mid[0, 0], enclosure.rad[0, 0], enclosure.ball)
 
     def horizontal_projection(self, v: Vector) -> tuple[Enclosure, Enclosure]:
-        """(v_G + GΛ, v_H − HΛᵀ).
+        """Return (v_G + GΛ, v_H − HΛᵀ).
 
         Examples
         --------
@@ -171,7 +171,7 @@ class ExactTangentSpace:
         return self._operation("horizontal_projection", v, beside=v)
 
     def riemannian_gradient(self, e: Vector) -> tuple[Enclosure, Enclosure]:
-        """(e_G S_ε, e_H T_ε) for inv, (e_G T_ε⁻¹, e_H S_ε⁻¹) for mix.
+        """Return (e_G S_ε, e_H T_ε) for inv, (e_G T_ε⁻¹, e_H S_ε⁻¹) for mix.
 
         Examples
         --------
@@ -182,7 +182,7 @@ class ExactTangentSpace:
         return self._operation("riemannian_gradient", e, beside=e)
 
     def riemannian_hessian(self, e: Vector, w: Vector, v: Vector) -> tuple[Enclosure, Enclosure]:
-        """P(D grad f[v] + Γ(grad f, v)) from the Euclidean gradient e and the Euclidean Hessian w applied to v.
+        """Return P(D grad f[v] + Γ(grad f, v)) from the Euclidean gradient e and the Euclidean Hessian w applied to v.
 
         Examples
         --------
@@ -197,7 +197,7 @@ class ExactTangentSpace:
         return self._operation("riemannian_hessian", e, w, v)
 
     def christoffel(self, a: Vector, b: Vector | None = None) -> tuple[Enclosure, Enclosure]:
-        """Γ(a, b), Eq. (11) and (12) polarised.
+        """Return Γ(a, b), Eq. (11) and (12) polarised.
 
         Examples
         --------
@@ -208,7 +208,7 @@ class ExactTangentSpace:
         return self._operation("christoffel", a, a if b is None else b, beside=a)
 
     def christoffel_adjoint(self, a: Vector, e: Vector) -> tuple[Enclosure, Enclosure]:
-        """Γ(a, ·)* e in the Euclidean pairing.
+        """Return Γ(a, ·)* e in the Euclidean pairing.
 
         Examples
         --------
@@ -219,7 +219,7 @@ class ExactTangentSpace:
         return self._operation("christoffel_adjoint", a, e, beside=e)
 
     def geodesic(self, v: Vector, t: float = 1.0, order: object = 2) -> tuple[Enclosure, Enclosure]:
-        """γ(t): order 1, 2, or "exact".
+        """Return γ(t): order 1, 2, or "exact".
 
         Exact: a closed form for inv and for h = 1 (`refgeo.exact.closed`), otherwise a validated integration
         (`refgeo.exact.flow`).
@@ -275,7 +275,7 @@ class ExactTangentSpace:
         return parts
 
     def _formulas(self, G: Ball, H: Ball) -> Any:
-        """The operations at the point, in balls: those of the paper, or of a metric between."""
+        """Return the operations at the point, in balls: those of the paper, or of a metric between."""
         relaxation = arb(self.relaxation)
         if self.s not in (0.0, 1.0):
             return BetweenPoint(self.s, G, H, relaxation)
@@ -284,7 +284,9 @@ class ExactTangentSpace:
     def _operation(
         self, name: str, *vectors: Vector, t: float = 0.0, order: object = None, beside: Vector | None = None
     ) -> tuple[Enclosure, Enclosure]:
-        """One of the point's operations, narrow beside the largest entries of `beside`, or of the result itself."""
+        """Return one of the point's operations, narrow beside the largest entries of `beside`, or of the result
+        itself.
+        """
         extra = [] if order is None else [arb(float(t)), order_of(order)]
         sizes = [0.0, 0.0] if beside is None else [_largest(part) for part in beside]
         G, H = self._enclose(vectors, lambda point, *v: getattr(point, name)(*v, *extra), lambda point, *v: sizes)
@@ -331,7 +333,7 @@ class ExactTangentSpace:
 
 
 def of_paper(metric: str, G: Ball, H: Ball, relaxation: arb) -> SimpleNamespace:
-    """The operations of `refgeo.paper` at a point, as functions of vectors alone.
+    """Return the operations of `refgeo.paper` at a point, as functions of vectors alone.
 
     Examples
     --------
@@ -364,7 +366,7 @@ def _precision(bits: int) -> Iterator[None]:
 
 @contextmanager
 def _threads(entries: int) -> Iterator[None]:
-    """FLINT on all cores, for blocks whose products repay the milliseconds that starting threads costs."""
+    """Run FLINT on all cores, for blocks whose products repay the milliseconds that starting threads costs."""
     if entries < 4000:
         yield
         return

@@ -64,7 +64,7 @@ class Ball:
 
     @classmethod
     def of(cls, array: Array) -> Ball:
-        """The matrix, exactly.
+        """Return the matrix, exactly.
 
         Examples
         --------
@@ -135,7 +135,7 @@ class Ball:
 
 
 def solve(A: Ball, B: Ball) -> Ball:
-    """A⁻¹B.
+    """Return A⁻¹B.
 
     Examples
     --------
@@ -149,7 +149,7 @@ linalg = SimpleNamespace(solve=solve)
 
 
 def diagonal(M: Ball, *_: int) -> Any:
-    """The diagonal, an array of intervals.
+    """Return the diagonal, an array of intervals.
 
     Examples
     --------
@@ -160,7 +160,7 @@ def diagonal(M: Ball, *_: int) -> Any:
 
 
 def identity_like(M: Ball) -> Ball:
-    """I, of the size of M.
+    """Return I, of the size of M.
 
     Examples
     --------
@@ -171,7 +171,7 @@ def identity_like(M: Ball) -> Ball:
 
 
 def solve_sylvester(A: Ball, B: Ball, C: Ball) -> Ball:
-    """X with AX + XB = C, where A and B are products of symmetric positive definite matrices.
+    """Return X with AX + XB = C, where A and B are products of symmetric positive definite matrices.
 
     Raises
     ------
@@ -210,7 +210,7 @@ def solve_sylvester(A: Ball, B: Ball, C: Ball) -> Ball:
 
 
 def _diagonalising(first: Array, second: Array) -> Ball:
-    """L = RᵀV for R'Rᵀ = UΣVᵀ, of the module's text; R' is the first root and R the second."""
+    """Return L = RᵀV for R'Rᵀ = UΣVᵀ, of the module's text; R' is the first root and R the second."""
     return Ball.of(second.T @ np.linalg.svd(first @ second.T)[2].T)
 
 
@@ -219,7 +219,7 @@ def _in_basis(M: Ball, basis: Ball) -> arb_mat:
 
 
 def _distance_from_diagonal(M: arb_mat) -> float:
-    """An upper bound of ‖D^-½ M D^-½ − I‖, D the midpoint of the diagonal."""
+    """Return an upper bound of ‖D^-½ M D^-½ − I‖, D the midpoint of the diagonal."""
     h = M.nrows()
     lengths = [M[i, i].mid() for i in range(h)]
     if not all(length > 0 for length in lengths):
@@ -230,12 +230,12 @@ def _distance_from_diagonal(M: arb_mat) -> float:
 
 
 def _steps(contraction: float) -> int:
-    """Steps until a contracting iteration has reached the working precision."""
+    """Return the number of steps until a contracting iteration has reached the working precision."""
     return int(np.ceil(-flint.ctx.prec / np.log2(max(contraction, 2.0**-52))))
 
 
 def read(M: arb_mat) -> tuple[Array, Array]:
-    """Midpoints and radii, rounded to doubles.
+    """Return midpoints and radii, rounded to doubles.
 
     Examples
     --------
@@ -248,7 +248,7 @@ def read(M: arb_mat) -> tuple[Array, Array]:
 
 
 def _normalise(M: arb_mat) -> Array:
-    """Its midpoints as doubles, over a power of two that makes them of order one."""
+    """Return the midpoints as doubles, divided by a power of two that makes them of order one."""
     largest = max((abs(entry.mid()) for entry in M.entries()), default=arb(0))
     exponent = largest.man_exp()
     power = int(exponent[1]) + int(exponent[0]).bit_length() if largest > 0 else 0
@@ -256,7 +256,7 @@ def _normalise(M: arb_mat) -> Array:
 
 
 def _cholesky(M: arb_mat) -> arb_mat:
-    """Upper triangular R with RᵀR = M, of midpoints."""
+    """Return the upper triangular R with RᵀR = M, of midpoints."""
     h, R = M.nrows(), np.zeros((M.nrows(), M.nrows()), dtype=object)
     for i in range(h):
         row = np.array([M[i, j].mid() for j in range(i, h)], dtype=object) - R[:i, i] @ R[:i, i:]

@@ -48,18 +48,18 @@ class BetweenPoint:
         return arb(G + H)
 
     def riemannian_gradient(self, *e: Ball) -> tuple[Ball, Ball]:
-        """(e_G M_G⁻¹, e_H M_H⁻¹)."""
+        """Return (e_G M_G⁻¹, e_H M_H⁻¹)."""
         return e[0] @ self.raising[0], e[1] @ self.raising[1]
 
     def horizontal_projection(self, *v: Ball) -> tuple[Ball, Ball]:
-        """(v_G + GΛ, v_H − HΛᵀ), of the normal equations S Λ M_G + M_H Λ T = M_H v_HᵀH − Gᵀv_G M_G."""
+        """Return (v_G + GΛ, v_H − HΛᵀ), of the normal equations S Λ M_G + M_H Λ T = M_H v_HᵀH − Gᵀv_G M_G."""
         (G, H), (N_G, N_H) = self.factors, self.raising
         right_side = (v[1].mT @ H) @ N_G - N_H @ (G.mT @ v[0])
         L = paper.sylvester(N_H @ self.S, self.T @ N_G, right_side)
         return v[0] + G @ L, v[1] - H @ L.mT
 
     def christoffel(self, *vectors: Ball) -> tuple[Ball, Ball]:
-        """Γ(a, b)."""
+        """Return Γ(a, b)."""
         a, b = vectors[:2], vectors[2:]
         half = arb(1) / 2
         between = self._derivative(*(paper.sym(x.mT @ y) * half for x, y in zip(a, b, strict=True)))
@@ -71,7 +71,7 @@ class BetweenPoint:
         return G, H
 
     def christoffel_adjoint(self, *vectors: Ball) -> tuple[Ball, Ball]:
-        """Γ(a, ·)* e: (Ṡ, Ṫ) ↦ (M_G', M_H') is its own adjoint in tr(M_G'X) + tr(M_H'Y)."""
+        """Return Γ(a, ·)* e: (Ṡ, Ṫ) ↦ (M_G', M_H') is its own adjoint in tr(M_G'X) + tr(M_H'Y)."""
         a, raised = vectors[:2], self.riemannian_gradient(*vectors[2:])
         half = arb(1) / 2
         bends = self._derivative(*(paper.sym(f.mT @ x) * half for f, x in zip(raised, a, strict=True)))
@@ -84,35 +84,35 @@ class BetweenPoint:
         return G, H
 
     def riemannian_hessian(self, *vectors: Ball) -> tuple[Ball, Ball]:
-        """The horizontal part of the gradient of w − Γ(v, ·)* e."""
+        """Return the horizontal part of the gradient of w − Γ(v, ·)* e."""
         e, w, v = vectors[:2], vectors[2:4], vectors[4:]
         falling = self.christoffel_adjoint(*v, *e)
         return self.horizontal_projection(*self.riemannian_gradient(w[0] - falling[0], w[1] - falling[1]))
 
     def geodesic(self, v_G: Ball, v_H: Ball, t: arb, order: Any) -> tuple[Ball, Ball]:
-        """θ + tv, or θ + tv − ½t²Γ(v, v)."""
+        """Return θ + tv, or θ + tv − ½t²Γ(v, v)."""
         bend = self.christoffel(v_G, v_H, v_G, v_H)
         half = t * t / 2 if order == 2 else arb(0)
         G, H = (F + x * t - c * half for F, x, c in zip(self.factors, (v_G, v_H), bend, strict=True))
         return G, H
 
     def _along(self, v: Balls) -> tuple[Ball, Ball]:
-        """The derivatives of the weights along a vector."""
+        """Return the derivatives of the weights along a vector."""
         return self._derivative(*(paper.sym(x.mT @ F) for x, F in zip(v, self.factors, strict=True)))
 
     def _derivative(self, S_dot: Ball, T_dot: Ball) -> tuple[Ball, Ball]:
-        """Those of S⁻¹ #ₛ T and T⁻¹ #ₛ S, where S and T move."""
+        """Return the derivatives of S⁻¹ #ₛ T and T⁻¹ #ₛ S along derivatives of S and T."""
         A, alpha = self.A, self._divided_differences(self.s - 1, arb(1) / 2)
         beta = self._divided_differences(self.s, arb(0))
         moved_S, moved_T = A.inverse.mT @ S_dot @ A.inverse, A @ T_dot @ A.mT
         return self._carry(alpha * moved_S + beta * moved_T, alpha * moved_T + beta * moved_S)
 
     def _carry(self, G: Ball, H: Ball) -> tuple[Ball, Ball]:
-        """Weights of the gauge at the point."""
+        """Transform weights of the gauge to the point."""
         return self.A.inverse @ G @ self.A.inverse.mT, self.A.mT @ H @ self.A
 
     def _divided_differences(self, power: arb, weight: arb) -> Ball:
-        """(xᵢxⱼ)ʷ (xᵢᵖ − xⱼᵖ)/(xᵢ − xⱼ), x = σ², and its limit on the diagonal."""
+        """Return (xᵢxⱼ)ʷ (xᵢᵖ − xⱼᵖ)/(xᵢ − xⱼ), x = σ², and its limit on the diagonal."""
 
         def entry(x: arb, y: arb) -> arb:
             quotient = power * x ** (power - 1) if x is y else (x**power - y**power) / (x - y)
@@ -122,7 +122,7 @@ class BetweenPoint:
 
 
 def _balancing(S: Ball, T: Ball) -> tuple[Ball, list[arb]]:
-    """A, and σ²: from S T = AᵀΣ²A⁻ᵀ, whose eigenvalues are real and whose eigenvectors may be taken so.
+    """Return A, and σ²: from S T = AᵀΣ²A⁻ᵀ, whose eigenvalues are real and whose eigenvectors may be taken so.
 
     Both are divided by a power of two first, which is exact: Arb takes a matrix of huge numbers for a singular one.
     """
@@ -141,7 +141,7 @@ def _balancing(S: Ball, T: Ball) -> tuple[Ball, list[arb]]:
 
 
 def _power_of_two_beside(M: Ball) -> arb:
-    """Of the size of the largest diagonal entry."""
+    """Return a power of two of the size of the largest diagonal entry."""
     mantissa, exponent = max(abs(M.matrix[i, i].mid()) for i in range(M.matrix.nrows())).man_exp()
     return arb(2) ** (exponent + mantissa.bit_length())
 

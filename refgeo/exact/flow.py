@@ -75,7 +75,7 @@ class Series:
         return self.up_to(k)[k]
 
     def up_to(self, k: int) -> list[arb_mat]:
-        """The coefficients, of which those to the k-th are known.
+        """Return the coefficients, of which those to the k-th are known.
 
         Examples
         --------
@@ -90,7 +90,7 @@ class Series:
         return sys.modules[__name__]
 
     def _keep(self, made: tuple[Any, ...], compute: Callable[[int], arb_mat]) -> Series:
-        """What is made of a series in one way is one series: a formula may have a term twice."""
+        """Keep a series, because a formula may contain the same term twice."""
         return self._made.setdefault(made, Series(compute))
 
     @property
@@ -121,7 +121,7 @@ class Series:
 
 
 def solve(A: Series, B: Any) -> Any:
-    """A⁻¹B, from the coefficients of AX = B.
+    """Return A⁻¹B, from the coefficients of AX = B.
 
     Examples
     --------
@@ -146,7 +146,7 @@ linalg = SimpleNamespace(solve=solve)
 
 
 def identity_like(M: Series) -> Series:
-    """I, at all times.
+    """Return I, at all times.
 
     Examples
     --------
@@ -207,7 +207,7 @@ def _constant(matrix: arb_mat) -> Series:
 
 
 def _convolution(left: Series, right: Series, first: int, k: int) -> arb_mat:
-    """Of the k-th coefficient of a product, what the coefficients of the left from the first on contribute."""
+    """Return the part of a product's k-th coefficient that comes from the left's coefficients from the first on."""
     last = min(k, max(first, left.degree))
     a, b = left.up_to(last), right.up_to(k - first)
     total = a[first] * b[k - first]
@@ -219,7 +219,7 @@ def _convolution(left: Series, right: Series, first: int, k: int) -> arb_mat:
 def flow(
     metric: str, point: Sequence[arb_mat], velocity: Sequence[arb_mat], relaxation: arb, t: arb, narrow: float = NARROW
 ) -> list[arb_mat]:
-    """γ(t) of both factors, as balls at the current working precision.
+    """Return γ(t) of both factors, as balls at the current working precision.
 
     Parameters
     ----------
@@ -266,7 +266,7 @@ class _System:
         self.metric, self.grams, self.relaxation, self.remainder = metric, grams, relaxation, remainder
 
     def series(self, state: State) -> Coefficients:
-        """The Taylor coefficients of γ."""
+        """Return the Taylor coefficients of γ."""
         bend: list[InSpan] = []
 
         def coefficient(part: int, k: int) -> arb_mat:
@@ -281,14 +281,14 @@ class _System:
         return G.up_to(ORDER)[: ORDER + 1], H.up_to(ORDER)[: ORDER + 1]
 
     def acceleration(self, state: State) -> list[arb_mat]:
-        """−Γ at a state, or over a box."""
+        """Return −Γ at a state, or over a box."""
         (of_G, of_H), ((G, H), (v_G, v_H)) = self.grams, state
         point, velocity = ((InSpan(Ball(x), of_G), InSpan(Ball(y), of_H)) for x, y in ((G, H), (v_G, v_H)))
         bends = paper.christoffel(self.metric, *point, *velocity, *velocity, self.relaxation)
         return [-bend.value.matrix for bend in bends]
 
     def box(self, state: State, step: arb) -> State:
-        """A box that contains the solution on [0, step], by Picard iteration with inflation."""
+        """Return a box that contains the solution on [0, step], by Picard iteration with inflation."""
         during = step / 2 + arb(0, step.abs_upper() / 2)
         point, velocity = state
         box: State = state
@@ -302,7 +302,9 @@ class _System:
         raise FlowError("no box contains the step")
 
     def advance(self, state: State, step: arb) -> tuple[State, arb, arb]:
-        """The state after a step, its length, and one for the next: a box must hold, and the remainder be small."""
+        """Return the state after a step, its length, and one for the next: a box must hold, and the remainder be
+        small.
+        """
         series = self.series(state)
         for _ in range(MOST_HALVINGS):
             try:
@@ -321,7 +323,7 @@ class _System:
 
 
 def _after(series: Coefficients, rest: Coefficients, step: arb) -> State:
-    """The Taylor polynomials at the end of a step, with the Lagrange remainder."""
+    """Return the Taylor polynomials at the end of a step, with the Lagrange remainder."""
     points, velocities = [], []
     for known, beyond in zip(series, rest, strict=True):
         point = beyond[ORDER] * step
@@ -347,7 +349,7 @@ def _within(inner: Sequence[arb_mat], outer: Sequence[arb_mat]) -> bool:
 
 
 def _wider(parts: Sequence[arb_mat]) -> Parts:
-    """Radii an eighth larger, and never zero."""
+    """Enlarge radii by an eighth, and never to zero."""
 
     def widen(part: arb_mat) -> arb_mat:
         least = _largest(part) * arb(2) ** -40

@@ -24,7 +24,7 @@ LARGE = 1 << 12
 
 
 def fast_balance(G: Array, H: Array, relaxation: float = 0.0) -> BalancedGauge:
-    """The gauge, by one fast product a factor where κ ≤ 2√h, so that its square is no loss.
+    """Return the gauge, by one fast product a factor where κ ≤ 2√h, so that its square is no loss.
 
     Examples
     --------
@@ -56,7 +56,7 @@ class FusedSpace(PairTangentSpace):
     """With changes of coordinates inside the formulas."""
 
     def horizontal_projection(self, v: Pair) -> Pair:
-        """As `TangentSpace`."""
+        """Compute it as `TangentSpace` does, with fewer tall products."""
         v, (to_G, to_H), (back_G, back_H) = self._vector("v", v), self._C, self._C_inverse
         (Q_G, Q_H), weights = self.gauge.columns, self._P_weights
         Y = self._solve(to_H.mT @ ((v.H.mT @ Q_H) * weights) - (weights.mT * (Q_G.mT @ v.G)) @ to_G)
@@ -66,19 +66,19 @@ class FusedSpace(PairTangentSpace):
         return Pair.unchecked(G, H)
 
     def christoffel(self, a: Pair, b: Pair | None = None) -> Pair:
-        """As `TangentSpace`."""
+        """Compute it as `TangentSpace` does, with fewer tall products."""
         x = each(np.matmul, self._vector("a", a), self._C)
         z = x if b is None else each(np.matmul, self._vector("b", b), self._C)
         return self._half_sum(x, z, 1.0, self._C_inverse)
 
     def christoffel_adjoint(self, a: Pair, e: Pair) -> Pair:
-        """As `TangentSpace`."""
+        """Compute it as `TangentSpace` does, with fewer tall products."""
         x = each(np.matmul, self._vector("a", a), self._C)
         falling = each(np.matmul, self._vector("e", e), [C.mT for C in self._C_inverse])
         return self._half_sum(x, falling, -1.0, [C.mT for C in self._C])
 
     def geodesic(self, v: Pair, t: float = 1.0, order: Order = 2) -> Pair:
-        """As `TangentSpace`."""
+        """Compute it as `TangentSpace` does, with fewer tall products."""
         if order_of(order) != 2:
             return super().geodesic(v, t, order)
         step = self._vector("v", v) * number("t", t)
@@ -86,8 +86,8 @@ class FusedSpace(PairTangentSpace):
         return self._half_sum(x, x, 1.0, [-0.5 * C for C in self._C_inverse], self.point, step)
 
     def _half_sum(self, x: Pair, z: Pair, sign: float, back: Sequence[Array], *added: Pair) -> Pair:
-        """½ [z D(x, p) ± (x D(z, p) − p D(x, z))] times `back`: Γ(x, z), or with the minus sign Γ(x, ·)* z; and what is
-        to be `added`.
+        """Return ½ [z D(x, p) ± (x D(z, p) − p D(x, z))] times `back`: Γ(x, z), or with the minus sign Γ(x, ·)* z; and
+        what is to be `added`.
         """
         along_x = self._along(*x)
         along_z = along_x if z is x else self._along(*z)
@@ -109,7 +109,7 @@ class FusedSpace(PairTangentSpace):
         return each(part, x, z, self.gauge.columns, along_x, along_z, between, back, *added)
 
     def point_at(self, x: npt.ArrayLike, order: Order = 2) -> Pair:
-        """As `TangentSpace`, with four tall products a factor."""
+        """Compute it as `TangentSpace` does, with four tall products a factor."""
         if order_of(order) != 2:
             return super().point_at(x, order)
         x_G, x_H = self._split(self._coordinates(x))
@@ -124,7 +124,7 @@ class FusedSpace(PairTangentSpace):
         return each(part, (x_G, x_H), self.gauge.columns, self._C_inverse, along, bends, self.point)
 
     def gradient_at(self, x: npt.ArrayLike, e: Pair, order: Order = 2) -> Array:
-        """As `TangentSpace`, with six tall products a factor."""
+        """Compute it as `TangentSpace` does, with six tall products a factor."""
         if order_of(order) == "exact":
             return super().gradient_at(x, e, order)
         x = self._coordinates(x)

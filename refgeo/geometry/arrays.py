@@ -100,7 +100,7 @@ class EuclideanMetric(Metric[Array]):
     is_invariant = True
 
     def at(self, point: npt.ArrayLike) -> ArrayTangentSpace:
-        """The tangent space at `point`, an array of any shape."""
+        """Return the tangent space at `point`, an array of any shape."""
         return ArrayTangentSpace(self, point)
 
     def symmetries(self, block: str = ONLY) -> list[Symmetry]:
@@ -132,11 +132,11 @@ class TranslationMetric(EuclideanMetric):
     name = "translation"
 
     def at(self, point: npt.ArrayLike) -> TranslationTangentSpace:
-        """The tangent space at `point`, an array of any shape."""
+        """Return the tangent space at `point`, an array of any shape."""
         return TranslationTangentSpace(self, point)
 
     def symmetries(self, block: str = ONLY) -> list[Symmetry]:
-        """Translations."""
+        """Return the translations."""
         return [translation(block)]
 
 
@@ -172,7 +172,7 @@ class ScalingTangentSpace(ArrayTangentSpace):
         return np.asarray((u @ e) * x - (u @ x) * e - (x @ e) * u)
 
     def _exact(self, v: Array, t: float) -> Array:
-        """‖θ‖eᵃ(cos φ u + sin φ/φ τ), where tv/‖θ‖ = a u + τ and φ = |τ|."""
+        """Return ‖θ‖eᵃ(cos φ u + sin φ/φ τ), where tv/‖θ‖ = a u + τ and φ = |τ|."""
         x, u = t * v / self._radius, self._unit
         growth = np.vdot(u, x)
         turning = x - growth * u
@@ -181,7 +181,7 @@ class ScalingTangentSpace(ArrayTangentSpace):
         return np.asarray(np.exp(growth) * self._radius * (np.cos(angle) * u + np.sinc(angle / np.pi) * turning))
 
     def _exact_gradient(self, v: Array, e: Array) -> Array:
-        """The derivative of that."""
+        """Return the gradient through the closed form of the geodesic."""
         x, u = v / self._radius, self._unit
         a = np.vdot(u, x)
         turn = x - a * u
@@ -212,11 +212,11 @@ class ScalingMetric(Metric[Array]):
     is_invariant = True
 
     def at(self, point: npt.ArrayLike) -> ScalingTangentSpace:
-        """The tangent space at `point`, an array of any shape, not all zero."""
+        """Return the tangent space at `point`, an array of any shape, not all zero."""
         return ScalingTangentSpace(self, point)
 
     def symmetries(self, block: str = ONLY) -> list[Symmetry]:
-        """Positive scalings."""
+        """Return the positive scalings."""
         return [scaling(block)]
 
 
@@ -250,7 +250,7 @@ class WeightedTangentSpace(ArrayTangentSpace):
         return self.riemannian_gradient(e)  # of straight lines
 
     def horizontal_projection(self, v: Array) -> Array:
-        """`v` with zeros at the frozen parameters.
+        """Return `v` with zeros at the frozen parameters.
 
         Examples
         --------
@@ -260,7 +260,7 @@ class WeightedTangentSpace(ArrayTangentSpace):
         return self._reshape(self._flat(self._vector("v", v)))
 
     def is_horizontal(self, v: Array, tolerance: float = 1e-8) -> bool:
-        """Whether `v` leaves the frozen parameters alone."""
+        """Return whether `v` leaves the frozen parameters alone."""
         return self._free is None or not np.any(self._vector("v", v)[~self._free])
 
 
@@ -283,7 +283,7 @@ class WeightedMetric(EuclideanMetric):
         self.scale = real_array("scale", scale)
 
     def at(self, point: npt.ArrayLike) -> WeightedTangentSpace:
-        """The tangent space at `point`, an array of the same shape."""
+        """Return the tangent space at `point`, an array of the same shape."""
         return WeightedTangentSpace(self, point, self.scale)
 
 
@@ -291,7 +291,7 @@ class ElementwiseTangentSpace(WeightedTangentSpace):
     """Tangent space of `ElementwiseMetric`; see `ArrayTangentSpace` for its members."""
 
     def _gamma(self, x: Array, z: Array) -> Array:
-        """Γ(a, b) = −a ⊙ b / w."""
+        """Return Γ(a, b) = −a ⊙ b / w."""
         return np.asarray(-x * z)
 
     _gamma_adjoint = _gamma
@@ -303,11 +303,11 @@ class ElementwiseTangentSpace(WeightedTangentSpace):
         return self._back(self._gradient_to(e) * np.exp(self._to(v)))
 
     def point_at(self, x: npt.ArrayLike, order: Order = 2) -> Array:
-        """The point w(1 + x), w(1 + x + ½x²) or w eˣ."""
+        """Return the point w(1 + x), w(1 + x + ½x²) or w eˣ."""
         return self._reshape(self._scale * _FACTORS[order_of(order)](self._coordinates(x)))
 
     def gradient_at(self, x: npt.ArrayLike, e: Array, order: Order = 2) -> Array:
-        """The gradient w ⊙ e, times the derivative of the factor: 1, 1 + x or eˣ."""
+        """Return the gradient w ⊙ e, times the derivative of the factor: 1, 1 + x or eˣ."""
         x, gradient = self._coordinates(x), self._gradient_to(self._vector("e", e))
         return gradient if order_of(order) == 1 else gradient * _DERIVATIVES[order](x)
 
@@ -349,7 +349,7 @@ class ElementwiseMetric(Metric[Array]):
         return f"ElementwiseMetric({'' if self.curved else 'curved=False'})"
 
     def at(self, point: npt.ArrayLike) -> WeightedTangentSpace:
-        """The tangent space at `point`, an array of any shape."""
+        """Return the tangent space at `point`, an array of any shape."""
         return (ElementwiseTangentSpace if self.curved else WeightedTangentSpace)(self, point)
 
     def symmetries(self, block: str = ONLY) -> list[Symmetry]:

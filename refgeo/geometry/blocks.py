@@ -51,7 +51,7 @@ class Blocks(dict[str, Any]):
 
 
 def names_of(names: Any, most: int = 4) -> str:
-    """The first few, for a message.
+    """Return the first few, for a message.
 
     Examples
     --------
@@ -63,7 +63,7 @@ def names_of(names: Any, most: int = 4) -> str:
 
 
 def flat(point: Any) -> Array:
-    """All numbers of an array, a pair or a dict of these, in their order.
+    """Return all numbers of an array, a pair or a dict of these, in their order.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def flat(point: Any) -> Array:
 
 
 def reshape_like(numbers: Array, like: Any) -> Any:
-    """The inverse of `flat`: a point or vector of the form of `like`, also of complex numbers.
+    """Return the inverse of `flat`: a point or vector of the form of `like`, also of complex numbers.
 
     Examples
     --------

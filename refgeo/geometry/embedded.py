@@ -50,7 +50,7 @@ class EmbeddedTangentSpace(TangentSpace[Pair]):
         return self._mix._vector(name, value)
 
     def _stretch(self, x: Array, factor: float) -> Array:
-        """The symmetric part of the core times a factor."""
+        """Return the symmetric part of the core times a factor."""
         (x_G, x_H), (Q_G, Q_H) = self._mix._split(x), self.gauge.columns
         M = (0.5 * (factor - 1.0)) * (Q_G.mT @ x_G + x_H.mT @ Q_H)
         return self._mix._flat(x_G + Q_G @ M, x_H + Q_H @ M.mT)
@@ -71,7 +71,7 @@ class EmbeddedTangentSpace(TangentSpace[Pair]):
         return self._mix._vertical(x)
 
     def _core(self, x: Pair) -> Pair:
-        """Σ⁻¹xᵀQ of both factors."""
+        """Return Σ⁻¹xᵀQ of both factors."""
         return each(lambda x, Q: (x.mT @ Q) / self.gauge.sigma[..., :, None], x, self.gauge.columns)
 
     def _gamma(self, x: Array, z: Array) -> Array:
@@ -102,7 +102,7 @@ class EmbeddedTangentSpace(TangentSpace[Pair]):
         raise NotImplementedError('order: the embedded metric has geodesics of order 1 and 2 only, got "exact"')
 
     def normal_coordinates(self, rng: np.random.Generator) -> Array:
-        """Those of mix."""
+        """Draw coordinates as mix does."""
         return self._mix.normal_coordinates(rng)
 
 
@@ -146,12 +146,12 @@ class EmbeddedMetric(Metric[Pair]):
         return EmbeddedTangentSpace(self, MixedMetric().at(point))
 
     def symmetries(self, block: str = ONLY) -> list[Symmetry]:
-        """GL(h)."""
+        """Return GL(h)."""
         return [general_linear(block)]
 
 
 def metric_on_pairs(name: str, argument: str = "metric", others: str = "") -> Metric[Pair]:
-    """The metric called "inv", "mix", "s=0.5" or "embedded"; the caller may know others.
+    """Return the metric called "inv", "mix", "s=0.5" or "embedded"; the caller may know others.
 
     Examples
     --------

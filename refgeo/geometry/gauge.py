@@ -160,7 +160,7 @@ def balance(G: Array, H: Array, relaxation: float = 0.0) -> BalancedGauge:
 
 
 def check_sizes(G: Array, H: Array) -> None:
-    """H ≤ min(n, m), or RankDeficientError.
+    """Raise `RankDeficientError` unless h ≤ min(n, m).
 
     Examples
     --------
@@ -177,7 +177,7 @@ def check_sizes(G: Array, H: Array) -> None:
 def from_triangular(
     G: Array, H: Array, orthonormal: Sequence[Array | None], R: Sequence[Array], relaxation: float = 0.0
 ) -> BalancedGauge:
-    """The gauge from triangular factors of G and H; an orthonormal one that is None is G R⁻¹.
+    """Return the gauge from triangular factors of G and H; an orthonormal one that is None is G R⁻¹.
 
     Examples
     --------
@@ -230,7 +230,8 @@ _TELLING = 1e-10
 
 
 def scale_exactly(R: Array) -> tuple[Array, Array]:
-    """R divided by a power of two near its largest entry (exact), so that products cannot overflow; and the power.
+    """Return R divided by a power of two near its largest entry (exact), so that products cannot overflow; and the
+    power.
 
     Examples
     --------
@@ -243,13 +244,13 @@ def scale_exactly(R: Array) -> tuple[Array, Array]:
 
 
 def _add_relaxation(R: Array, relaxation: float, exponent: Array) -> Array:
-    """The R of G stacked on √ε I."""
+    """Return the R of G stacked on √ε I."""
     root = np.ldexp(np.sqrt(relaxation), -exponent)[..., None, None] * np.eye(R.shape[-1])
     return np.asarray(np.linalg.qr(np.concatenate([R, root], axis=-2), mode="r"))
 
 
 def lacks_rank(values: Array, rows: int) -> npt.NDArray[np.bool_]:
-    """Whether a factor has a numerical rank below h, by its h singular values, the largest first.
+    """Return whether a factor has a numerical rank below h, by its h singular values, the largest first.
 
     Examples
     --------
@@ -260,7 +261,7 @@ def lacks_rank(values: Array, rows: int) -> npt.NDArray[np.bool_]:
 
 
 def _check_rank(name: str, R: Array, rows: int, exponent: Array) -> Array:
-    """The smallest singular value of a scaled factor, or `RankDeficientError`."""
+    """Return the smallest singular value of a scaled factor, or `RankDeficientError`."""
     values: Array = np.linalg.svd(R, compute_uv=False)
     deficient = np.argwhere(lacks_rank(values, rows))
     if len(deficient) == 0:
@@ -282,8 +283,8 @@ def _check_rank(name: str, R: Array, rows: int, exponent: Array) -> Array:
 
 
 def _signs(G: Array, white: Array) -> Array:
-    """±1 a column (a phase, if it is complex): that of its product with a vector that nothing is orthogonal to but by
-    accident.
+    """Return ±1 a column (a phase, if it is complex): that of its product with a vector that nothing is orthogonal to
+    but by accident.
     """
     along = ((probe_vector(G.shape[-2]) @ G)[..., None, :] @ white).conj()
     size = np.abs(along)
@@ -292,7 +293,7 @@ def _signs(G: Array, white: Array) -> Array:
 
 @lru_cache(maxsize=64)
 def probe_vector(n: int) -> Array:
-    """A fixed vector that nothing is orthogonal to but by accident.
+    """Return a fixed vector that nothing is orthogonal to but by accident.
 
     Examples
     --------

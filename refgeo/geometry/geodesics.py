@@ -116,7 +116,7 @@ class _Exponential:
             self.end = sum(terms[1:], start=terms[0])
 
     def gradient(self, falling: Array) -> Array:
-        """Of what has the gradient `falling` with respect to the end."""
+        """Return the gradient with respect to K, from that with respect to the end."""
         total: Array = np.zeros(self.K.shape)
         for terms in reversed(self.terms):
             passed = falling
@@ -128,7 +128,7 @@ class _Exponential:
 
 
 def square_geodesic_of_mix(gauge: BalancedGauge, v: Pair, t: float) -> Pair:
-    """The mix geodesic for n = m = h and horizontal `v` (derivation in the module's text).
+    """Return the mix geodesic for n = m = h and horizontal `v` (derivation in the module's text).
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def square_geodesic_of_mix(gauge: BalancedGauge, v: Pair, t: float) -> Pair:
 
 
 def cone_geodesic(gauge: BalancedGauge, v: Pair, t: float, s: float) -> Pair:
-    """The geodesic of S⁻¹ #ₛ T for h = 1 and s > 0, whatever the velocity (derivation in the module's text).
+    """Return the geodesic of S⁻¹ #ₛ T for h = 1 and s > 0, whatever the velocity (derivation in the module's text).
 
     Parameters
     ----------
@@ -362,29 +362,31 @@ class _Reduced:
         )
 
     def lift(self, reduced: Pair) -> Pair:
-        """A point or vector in the coordinates of the space."""
+        """Return a point or vector in the coordinates of the space."""
         parts = (basis @ part for basis, part in zip(self._bases, reduced, strict=True))
         return Pair.unchecked(*parts).transform(self._A_inverse)
 
     def pack(self, position: Pair, velocity: Pair) -> Array:
-        """Both as one flat vector."""
+        """Return both as one flat vector."""
         return np.concatenate([part.ravel() for part in (*position, *velocity)])
 
     def unpack(self, y: Array) -> tuple[Pair, Pair]:
-        """The inverse of `pack`."""
+        """Return the inverse of `pack`."""
         parts = np.split(y, np.cumsum([self.point.G.size, self.point.H.size, self.point.G.size]))
         shapes = 2 * (self.point.G.shape, self.point.H.shape)
         G, H, v_G, v_H = (part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
         return Pair.unchecked(G, H), Pair.unchecked(v_G, v_H)
 
     def derivative(self, _: float, y: Array) -> Array:
-        """γ'' = −Γ(γ', γ')."""
+        """Return γ'' = −Γ(γ', γ')."""
         position, velocity = self.unpack(y)
         return self.pack(velocity, -self.metric.at(position).christoffel(velocity))
 
 
 def _integrate(space: Any, v: Pair, t: float, rtol: float) -> GeodesicSolution:
-    """One integration in time from 0 to 1 with velocity t·v, so that positions and velocities have comparable size."""
+    """Integrate once in time from 0 to 1 with velocity t·v, so that positions and velocities have comparable
+    size.
+    """
     from scipy.integrate import DOP853  # deferred: slow to import, and no other part needs it
 
     reduced = _Reduced(space, t * v)

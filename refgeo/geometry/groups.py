@@ -48,12 +48,12 @@ class Symmetry:
     whole: bool = False
 
     def velocity(self, params: Named, K: Any) -> dict[str, Any]:
-        """d/dt exp(t K) θ at t = 0, by differences of fourth order."""
+        """Return d/dt exp(t K) θ at t = 0, by differences of fourth order."""
         return dict(five_point(lambda t: Blocks(self.act(params, K, t)), 1e-3))
 
 
 def together(groups: Sequence[Symmetry]) -> Symmetry:
-    """Several groups as one, whose elements are one of each, one after the other.
+    """Make one group of several, whose elements are one element of each, one after the other.
 
     Examples
     --------
@@ -78,14 +78,14 @@ def _act_with_each(groups: Sequence[Symmetry], params: Named, K: Sequence[Any], 
 
 
 def _unit(shape: tuple[int, ...], rng: np.random.Generator, parts: int) -> Array:
-    """Normal numbers, of length 1 over all but the first `parts` axes."""
+    """Return normal numbers, of length 1 over all but the first `parts` axes."""
     K = rng.standard_normal(shape)
     axes = tuple(range(parts, K.ndim))
     return np.asarray(K / np.sqrt(np.sum(K**2, axis=axes, keepdims=True)))
 
 
 def general_linear(block: str) -> Symmetry:
-    r"""GL(h) on a pair: :math:`(G A^{-1}, H A^\top)`, every head by itself.
+    r"""Return GL(h) on a pair: :math:`(G A^{-1}, H A^\top)`, every head by itself.
 
     Query with key, value with output, the two factors of LoRA; queries that share a key are stacked in G.
 
@@ -114,8 +114,9 @@ def _transform(block: str, params: Named, K: Array, t: float) -> dict[str, Any]:
 
 
 def commutant(block: str) -> Symmetry:
-    """What rotary positions leave of GL(h) on a pair of query and key: a + bJ in each of the h/2 planes (i, i + h/2),
-    J a quarter turn.
+    """Return what rotary positions leave of GL(h) on a pair of query and key.
+
+    These are the elements a + bJ in each of the h/2 planes (i, i + h/2), J a quarter turn.
 
     Parameters
     ----------
@@ -152,8 +153,8 @@ def _commuting(h: int, shape: tuple[int, ...], rng: np.random.Generator) -> Arra
 
 
 def key_bias(block: str) -> Symmetry:
-    """The bias of keys, the last row of H in a pair of a network: it adds the same to all scores of a query, which
-    softmax does not notice.
+    """Return the bias of keys, the last row of H in a pair of a network: it adds the same to all scores of a query,
+    which softmax does not notice.
 
     Parameters
     ----------
@@ -181,7 +182,7 @@ def _with_key_bias(block: str, params: Named, K: Array, t: float) -> dict[str, A
 
 
 def value_bias(block: str, out_bias: str) -> Symmetry:
-    """The bias of values, the last row of G in a pair of a network, against that of the output.
+    """Return the bias of values, the last row of G in a pair of a network, against that of the output.
 
     The weights of a softmax add up to 1, so the bias adds its image under the output matrices, of all heads together,
     to every output.
@@ -217,7 +218,7 @@ def _with_value_bias(block: str, out_bias: str, params: Named, K: Array, t: floa
 
 
 def _like_the_last_row(block: str, factor: int, params: Named, rng: np.random.Generator) -> Array:
-    """A random change of the last row of G (0) or H (1), as long as a typical row, for every head."""
+    """Return a random change of the last row of G (0) or H (1), as long as a typical row, for every head."""
     pair = as_pair(block, params[block])
     F = tuple(pair)[factor]
     row = _unit(F[..., -1, :].shape, rng, len(pair.block_shape))
@@ -296,7 +297,7 @@ def rescaling(first: str, second: str) -> Symmetry:
 
 
 def neurons(incoming: Mapping[str, int], outgoing: Mapping[str, int], name: str = "neuron re-scaling") -> Symmetry:
-    """A number > 0 for every neuron: what comes in is multiplied by it, what goes out divided.
+    """Return a number > 0 for every neuron: what comes in is multiplied by it, what goes out divided.
 
     Hidden neurons of ReLU networks; the scale and shift of a layer norm with the weight that follows.
 
@@ -325,7 +326,9 @@ def neurons(incoming: Mapping[str, int], outgoing: Mapping[str, int], name: str 
 
 
 def _make_scaling(name: str, powers: Mapping[str, tuple[float, int | None]]) -> Symmetry:
-    """Blocks times exp(±tK): of each block the sign, and the axis along which K has a number for each place, if any."""
+    """Return blocks times exp(±tK): of each block the sign, and the axis along which K has a number for each place, if
+    any.
+    """
     powers = dict(powers)
     return Symmetry(name, tuple(powers), partial(_signs, powers), partial(_times, powers))
 
@@ -345,7 +348,7 @@ def _times(powers: Mapping[str, tuple[float, int | None]], params: Named, K: Any
 
 
 def to_balanced(pair: Pair) -> tuple[Array, Array]:
-    """To the balanced gauge and back, (G A⁻¹, H Aᵀ); the identity where a factor lacks rank.
+    """Return the matrices to the balanced gauge and back, (G A⁻¹, H Aᵀ); the identity if a factor lacks rank.
 
     Examples
     --------
@@ -360,7 +363,7 @@ def to_balanced(pair: Pair) -> tuple[Array, Array]:
 
 
 def commuting_part(K: Array) -> Array:
-    """The nearest matrix that is a + bJ in each plane (i, i + h/2).
+    """Return the nearest matrix that is a + bJ in each plane (i, i + h/2).
 
     Examples
     --------

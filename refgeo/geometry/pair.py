@@ -82,7 +82,7 @@ class Pair:
 
     @classmethod
     def unchecked(cls, G: Array, H: Array) -> Pair:
-        """A pair of arrays as they are, neither copied nor checked: they fit, and nobody else writes to them.
+        """Return a pair of arrays as they are, neither copied nor checked: they fit, and nobody else writes to them.
 
         They are float64, but for rotary planes, which are complex, and for tensors of a checkpoint.
 
@@ -145,7 +145,7 @@ class Pair:
         return self.G @ self.H.mT
 
     def transform(self, A: npt.ArrayLike) -> Pair:
-        r"""The group action :math:`(G A^{-1}, H A^\top)`, for points and tangent vectors alike.
+        r"""Return the group action :math:`(G A^{-1}, H A^\top)`, for points and tangent vectors alike.
 
         Parameters
         ----------
@@ -176,7 +176,7 @@ class Pair:
         return Pair.unchecked(G, self.H @ group_element.mT)
 
     def square(self, name: str, value: npt.ArrayLike) -> Array:
-        """A checked matrix of shape ``(h, h)``, or one for each block.
+        """Return a checked matrix of shape ``(h, h)``, or one for each block.
 
         Examples
         --------
@@ -189,7 +189,7 @@ class Pair:
         return matrix
 
     def require_shapes(self, name: str, vector: Pair) -> Pair:
-        """The vector, which has the shapes of this point.
+        """Return the vector, which has the shapes of this point.
 
         Examples
         --------
@@ -205,7 +205,7 @@ class Pair:
         return vector
 
     def balanced(self) -> tuple[Pair, Array]:
-        r"""The representative of the orbit with :math:`\hat G^\top\hat G = \hat H^\top\hat H = \Sigma`.
+        r"""Return the representative of the orbit with :math:`\hat G^\top\hat G = \hat H^\top\hat H = \Sigma`.
 
         Returns
         -------
@@ -266,7 +266,7 @@ class Pair:
 
 
 def each(function: Callable[..., Array], *pairs: Iterable[Any]) -> Pair:
-    """The function of the G parts, and of the H parts.
+    """Return the function of the G parts, and of the H parts.
 
     Examples
     --------
@@ -277,7 +277,7 @@ def each(function: Callable[..., Array], *pairs: Iterable[Any]) -> Pair:
 
 
 def as_pair(name: str, value: object) -> Pair:
-    """`value` itself if it is a `Pair`, a `Pair` of its two members if it is a tuple or list of two.
+    """Return `value` itself if it is a `Pair`, a `Pair` of its two members if it is a tuple or list of two.
 
     Examples
     --------
@@ -292,7 +292,7 @@ def as_pair(name: str, value: object) -> Pair:
 
 
 def as_factors(block: Any) -> tuple[Array, ...]:
-    """The arrays of a block.
+    """Return the arrays of a block.
 
     Examples
     --------

@@ -79,7 +79,7 @@ class InterpolatedMetric(Metric[Pair]):
         return PairTangentSpace(self, point, balance(point.G, point.H, self.relaxation))
 
     def symmetries(self, block: str = ONLY) -> list[Symmetry]:
-        """GL(h), also with a relaxation, of which only O(h) leaves the metric alone."""
+        """Return GL(h); with a relaxation, too, although only O(h) leaves the metric invariant then."""
         return [general_linear(block)]
 
 
@@ -140,7 +140,7 @@ PAIR_METRICS: dict[str, type[InvariantMetric] | type[MixedMetric]] = {"inv": Inv
 
 
 def pair_metric(name: str, relaxation: float = 0.0, argument: str = "metric", others: str = "") -> InterpolatedMetric:
-    """The metric called "inv", "mix" or, between them, "s=0.5".
+    """Return the metric called "inv", "mix" or, between them, "s=0.5".
 
     Examples
     --------

@@ -151,20 +151,20 @@ class PairTangentSpace(TangentSpace[Pair]):
         return x.view(np.float64) if self.is_complex else x
 
     def _split(self, x: Array) -> Matrices:
-        """Both factors of flat coordinates, as views."""
+        """Return both factors of flat coordinates, as views."""
         x = x.view(np.complex128) if self.is_complex else x
         return x[..., : self._cut].reshape(self.point.G.shape), x[..., self._cut :].reshape(self.point.H.shape)
 
     # The geometry, in coordinates
 
     def _vertical(self, x: Array) -> Array:
-        """(−P_G Y, P_H Yᵀ) for (P_GᵀP_G) Y + Y (P_HᵀP_H) = x_HᵀP_H − P_Gᵀx_G."""
+        """Return (−P_G Y, P_H Yᵀ) for (P_GᵀP_G) Y + Y (P_HᵀP_H) = x_HᵀP_H − P_Gᵀx_G."""
         (x_G, x_H), (P_G, P_H) = self._split(x), self._P
         Y = self._solve(x_H.mT.conj() @ P_H - P_G.mT.conj() @ x_G)
         return self._flat(-P_G @ Y, P_H @ Y.mT.conj())
 
     def _gamma(self, x: Array, z: Array) -> Array:
-        """½ [ z D(x, p) + x D(z, p) − p D(x, z) ]."""
+        """Return ½ [ z D(x, p) + x D(z, p) − p D(x, z) ]."""
         (x_G, x_H), (z_G, z_H), (Q_G, Q_H) = self._split(x), self._split(z), self.gauge.columns
         along_x, between = self._along(x_G, x_H), self._between(x_G, x_H, z_G, z_H)
         along_z = along_x if z is x else self._along(z_G, z_H)
@@ -174,7 +174,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         )
 
     def _gamma_adjoint(self, x: Array, e: Array) -> Array:
-        """½ [ e D(x, p) + p D(x, e) − x D(e, p) ]."""
+        """Return ½ [ e D(x, p) + p D(x, e) − x D(e, p) ]."""
         (x_G, x_H), (e_G, e_H), (Q_G, Q_H) = self._split(x), self._split(e), self.gauge.columns
         along_x, along_e, between = self._along(x_G, x_H), self._along(e_G, e_H), self._between(x_G, x_H, e_G, e_H)
         return self._flat(
@@ -183,22 +183,24 @@ class PairTangentSpace(TangentSpace[Pair]):
         )
 
     def _along(self, x_G: Array, x_H: Array) -> Matrices:
-        """D(x, p)."""
+        """Return D(x, p)."""
         Q_G, Q_H = self.gauge.columns
         return self._derivative(Q_G.mT.conj() @ x_G, Q_H.mT.conj() @ x_H)
 
     def _derivative(self, G: Array, H: Array) -> Matrices:
-        """D(x, p) from Qᵀx."""
+        """Return D(x, p) from Qᵀx."""
         (alpha, beta), G, H = self._kernels, G / self._powers, H / self._powers
         G, H = G + G.mT.conj(), H + H.mT.conj()
         return alpha * G + beta * H, alpha * H + beta * G
 
     def _between(self, x_G: Array, x_H: Array, z_G: Array, z_H: Array) -> Matrices:
-        """Σˢ D(x, z), so that p D(x, z) is Q times it; divided before it is multiplied, so that nothing underflows."""
+        """Return Σˢ D(x, z), so that p D(x, z) is Q times it; divided before it is multiplied, so that nothing
+        underflows.
+        """
         return self._bend((x_G / self._powers).mT.conj() @ z_G, (x_H / self._powers).mT.conj() @ z_H)
 
     def _bend(self, G: Array, H: Array) -> Matrices:
-        """Σˢ D(x, z) from Σ⁻ˢxᵀz."""
+        """Return Σˢ D(x, z) from Σ⁻ˢxᵀz."""
         (alpha, beta), ratio = self._kernels, self._powers.mT / self._powers
         G, H = ratio * G + G.mT.conj(), ratio * H + H.mT.conj()
         return alpha * G + beta * H, alpha * H + beta * G
@@ -217,7 +219,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         return [(values**2, W.mT.conj()) for _, values, W in decompositions]
 
     def _solve(self, right_side: Array) -> Array:
-        """Y of the diagonal Sylvester equation."""
+        """Return Y of the diagonal Sylvester equation."""
         (values_G, vectors_G), (values_H, vectors_H) = self._vertical_eigen
         denominator = values_G[..., :, None] + values_H[..., None, :]
         if vectors_G is None or vectors_H is None:
@@ -244,11 +246,13 @@ class PairTangentSpace(TangentSpace[Pair]):
         return Pair.unchecked(*(curve.gradient(x, C) for curve, x, C in falling))
 
     def _curves(self, v: Pair) -> list[InvariantCurve]:
-        """Of G and of H, which do not see each other."""
+        """Return the curves of G and of H, which do not depend on each other."""
         return [InvariantCurve(Q, x) for Q, x in zip(self.gauge.columns, self._split(self._to(v)), strict=True)]
 
     def _counts_as_vertical(self, v: Pair) -> bool:
-        """Whether v has a vertical part beyond the rounding of v or of the point: a closed form is horizontal."""
+        """Return whether v has a vertical part beyond the rounding of v or of the point: a closed form is
+        horizontal.
+        """
         rounding = np.finfo(np.float64).eps * float(np.max(self.gauge.condition, initial=1.0))
         vertical = self.norm(self.vertical_projection(v))
         return bool(np.any(vertical > rounding * np.maximum(100.0 * self.norm(v), 1000.0 * self.norm(self.point))))
@@ -256,7 +260,8 @@ class PairTangentSpace(TangentSpace[Pair]):
     # What is said otherwise than in general ------------------------------------------------------------------------
 
     def metric_tensor(self) -> tuple[Array, Array]:
-        r"""The matrices :math:`M_G, M_H` with ⟨a, b⟩ = tr(M_G a_Gᵀb_G) + tr(M_H a_Hᵀb_H): S⁻¹ and T⁻¹, or T and S.
+        r"""Return the matrices :math:`M_G, M_H` with ⟨a, b⟩ = tr(M_G a_Gᵀb_G) + tr(M_H a_Hᵀb_H): S⁻¹ and T⁻¹, or T and
+        S.
 
         Examples
         --------
@@ -269,7 +274,8 @@ class PairTangentSpace(TangentSpace[Pair]):
         return C_G @ C_G.mT.conj(), C_H @ C_H.mT.conj()
 
     def vertical_vector(self, K: npt.ArrayLike) -> Pair:
-        r"""The velocity :math:`(G K, -H K^\top)` of the group orbit in direction −K of the Lie algebra (Sec. 5.2).
+        r"""Return the velocity :math:`(G K, -H K^\top)` of the group orbit in direction −K of the Lie algebra (Sec.
+        5.2).
 
         Parameters
         ----------
@@ -290,7 +296,8 @@ class PairTangentSpace(TangentSpace[Pair]):
         return Pair.unchecked(self.point.G @ generator, -(self.point.H @ generator.mT))
 
     def normal_coordinates(self, rng: np.random.Generator) -> Array:
-        """Standard normal coordinates, the same vector along an orbit even where singular values of G Hᵀ coincide.
+        """Return standard normal coordinates, the same vector along an orbit even where singular values of G Hᵀ
+        coincide.
 
         There the gauge is free to rotate, Q to QR; noise of the product space, Z Q_H and Zᵀ Q_G, rotates with it.
         """
@@ -316,7 +323,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         return self._flat(x_G, x_H)
 
     def momenta(self, v: Pair) -> dict[str, Array]:
-        r"""What a geodesic with velocity `v` at this point conserves, by the symmetries of the metric (Noether).
+        r"""Return what a geodesic with velocity `v` conserves, by the symmetries of the metric (Noether).
 
         Returns
         -------
@@ -348,7 +355,7 @@ class PairTangentSpace(TangentSpace[Pair]):
 
 
 def _frames(gauge: BalancedGauge, s: float) -> tuple[Matrices, Matrices]:
-    """C of both factors and its inverse, from the nearer end of the family."""
+    """Return C of both factors and its inverse, from the nearer end of the family."""
     power = gauge.sigma[..., None, :] ** min(s, 1.0 - s)
     roots, whites = (gauge.root_G, gauge.root_H), (gauge.white_G, gauge.white_H)
     if s <= 0.5:

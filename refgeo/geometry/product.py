@@ -58,25 +58,25 @@ class ProductTangentSpace(TangentSpace[Named]):
         return value
 
     def _gather(self, of_block: Callable[[str, TangentSpace[Any]], Array], dtype: Any = np.float64) -> Array:
-        """Coordinates, from those of one block after another."""
+        """Return coordinates, from those of one block after another."""
         x = np.empty(self.n_coordinates, dtype)
         for name, space in self.spaces.items():
             x[self.slices[name]] = of_block(name, space).ravel()
         return x
 
     def _scatter(self, x: npt.ArrayLike, of_block: Callable[[TangentSpace[Any], Array], Any]) -> Blocks:
-        """A block each, from its coordinates."""
+        """Return a block each, from its coordinates."""
         return Blocks({name: of_block(space, self.part(name, x)) for name, space in self.spaces.items()})
 
     def _coordinates(self, x: npt.ArrayLike) -> Array:
-        """In single precision, if they come in it: long vectors of a search do."""
+        """Check coordinates; they stay in single precision, as long vectors of a search are."""
         x = np.asarray(x)
         if x.dtype != np.float32 or x.shape != (self.n_coordinates,):
             return super()._coordinates(x)
         return x
 
     def part(self, name: str, x: npt.ArrayLike) -> Array:
-        """The coordinates of one block, in double precision.
+        """Return the coordinates of one block, in double precision.
 
         Examples
         --------
@@ -118,25 +118,25 @@ class ProductTangentSpace(TangentSpace[Named]):
         return Blocks({name: space._exact_gradient(v[name], e[name]) for name, space in self.spaces.items()})
 
     def point_at(self, x: npt.ArrayLike, order: Order = 2) -> Blocks:
-        """Block by block."""
+        """Compute it block by block."""
         return self._scatter(x, lambda space, part: space.point_at(part, order))
 
     def gradient_at(self, x: npt.ArrayLike, e: Named, order: Order = 2) -> Array:
-        """Block by block."""
+        """Compute it block by block."""
         x = self._coordinates(x)
         return self._gather(lambda name, space: space.gradient_at(self.part(name, x), e[name], order), x.dtype)
 
     def horizontal_coordinates(self, x: npt.ArrayLike) -> Array:
-        """Block by block."""
+        """Compute it block by block."""
         x = self._coordinates(x)
         return self._gather(lambda name, space: space.horizontal_coordinates(self.part(name, x)), x.dtype)
 
     def normal_coordinates(self, rng: np.random.Generator) -> Array:
-        """Block by block."""
+        """Compute it block by block."""
         return self._gather(lambda name, space: space.normal_coordinates(rng))
 
     def inner_product(self, a: Named, b: Named) -> Array:
-        """The sum over blocks and heads, one number; one block after another, for want of memory.
+        """Return the sum over blocks and heads, one number; one block after another, for want of memory.
 
         Examples
         --------
@@ -150,7 +150,7 @@ class ProductTangentSpace(TangentSpace[Named]):
         return np.asarray(sum(float(np.sum(s.inner_product(a[name], b[name]))) for name, s in self.spaces.items()))
 
     def is_horizontal(self, v: Named, tolerance: float = 1e-8) -> bool:
-        """Whether every block is."""
+        """Return whether every block is."""
         v = self._check_blocks("v", v)
         return all(np.all(space.is_horizontal(v[name], tolerance)) for name, space in self.spaces.items())
 
@@ -189,7 +189,7 @@ class ProductMetric(Metric[Named]):
         self.metrics = dict(metrics)
 
     def at(self, point: Named) -> ProductTangentSpace:
-        """The tangent space at `point`.
+        """Return the tangent space at `point`.
 
         Parameters
         ----------
@@ -218,7 +218,7 @@ class ProductMetric(Metric[Named]):
         return ProductTangentSpace(self, {name: space.point for name, space in spaces.items()}, spaces)
 
     def symmetries(self, block: str = ONLY) -> list[Symmetry]:
-        """Those of all blocks, under their own names."""
+        """Return the symmetries of all blocks, under their own names."""
         return [symmetry for name, metric in self.metrics.items() for symmetry in metric.symmetries(name)]
 
     def __repr__(self) -> str:

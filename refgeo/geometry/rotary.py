@@ -47,7 +47,7 @@ class RotaryTangentSpace(TangentSpace[Pair]):
         self.block_shape, self.dim, self.n_coordinates = point.block_shape, (n + m - 1) * h, (n + m) * h
 
     def vertical_vector(self, K: npt.ArrayLike) -> Pair:
-        """(G K, −H Kᵀ) for a K that commutes with the rotations, shape ``(h, h)`` or ``(..., h, h)``.
+        """Return (G K, −H Kᵀ) for a K that commutes with the rotations, shape ``(h, h)`` or ``(..., h, h)``.
 
         Examples
         --------
@@ -100,11 +100,11 @@ class RotaryTangentSpace(TangentSpace[Pair]):
         return _columns(self._real_planes._exact_gradient(_halves(v), _halves(e)))
 
     def _together(self, x: Array) -> Array:
-        """Coordinates of the planes as those of a block."""
+        """Return coordinates of the planes as those of a block."""
         return x.reshape(*self.block_shape, self.n_coordinates)
 
     def _as_planes(self, x: Array) -> Array:
-        """The inverse."""
+        """Return the inverse."""
         return np.ascontiguousarray(x).reshape(*self._planes.block_shape, self._planes.n_coordinates)
 
 
@@ -141,7 +141,7 @@ class RotaryMetric(Metric[Pair]):
         self.name, self.is_invariant = f"rotary {metric.name}", metric.is_invariant
 
     def at(self, point: Pair) -> RotaryTangentSpace:
-        """The tangent space at `point`, a Pair with an even number of columns.
+        """Return the tangent space at `point`, a Pair with an even number of columns.
 
         Raises
         ------
@@ -151,7 +151,7 @@ class RotaryMetric(Metric[Pair]):
         return RotaryTangentSpace(self, as_pair("point", point))
 
     def symmetries(self, block: str = ONLY) -> list[Symmetry]:
-        """What commutes with the rotations."""
+        """Return the group that commutes with the rotations."""
         return [commutant(block)]
 
     def __repr__(self) -> str:
@@ -159,7 +159,7 @@ class RotaryMetric(Metric[Pair]):
 
 
 def complex_columns(pair: Pair) -> tuple[npt.NDArray[np.complex128], npt.NDArray[np.complex128]]:
-    """The complex columns z and w of every plane, shape ``(..., h/2, n)`` and ``(..., h/2, m)``.
+    """Return the complex columns z and w of every plane, shape ``(..., h/2, n)`` and ``(..., h/2, m)``.
 
     Examples
     --------
@@ -172,21 +172,21 @@ def complex_columns(pair: Pair) -> tuple[npt.NDArray[np.complex128], npt.NDArray
 
 
 def _complex(pair: Pair) -> Pair:
-    """The complex columns as pairs with h = 1."""
+    """Return the complex columns as pairs with h = 1."""
     z, w = complex_columns(pair)
     return Pair.unchecked(z[..., None], w[..., None])  # type: ignore[arg-type]  # the only complex pairs there are
 
 
 def _real(planes: Pair) -> Pair:
-    """The inverse of `_complex`."""
+    """Return the inverse of `_complex`."""
     return each(lambda z: np.concatenate([z[..., 0].mT.real, z[..., 0].mT.imag], axis=-1), planes)
 
 
 def _halves(pair: Pair) -> Pair:
-    """Columns i and i + h/2 below each other: shape (..., h/2, 2n, 1) and (..., h/2, 2m, 1)."""
+    """Return columns i and i + h/2 below each other: shape (..., h/2, 2n, 1) and (..., h/2, 2m, 1)."""
     return each(lambda z: np.concatenate([z.real, z.imag], axis=-2), _complex(pair))
 
 
 def _columns(halves: Pair) -> Pair:
-    """The inverse of `_halves`."""
+    """Return the inverse of `_halves`."""
     return each(lambda F: np.concatenate(np.split(F[..., 0].mT, 2, axis=-2), axis=-1), halves)

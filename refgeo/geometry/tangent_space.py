@@ -59,10 +59,10 @@ class Metric(ABC, Generic[Point]):
 
     @abstractmethod
     def at(self, point: Point) -> TangentSpace[Point]:
-        """The tangent space at `point`."""
+        """Return the tangent space at `point`."""
 
     def symmetries(self, block: str = ONLY) -> list[Symmetry]:
-        """The groups that the metric divides out, as they act on parameters of which it measures this block.
+        """Return the groups that the metric divides out, as they act on parameters of which it measures this block.
 
         A loss must have them, or its sharpness is not that of a function on the quotient: searches, averages,
         Hessians and `refgeo.symmetry.verify` ask. Unless a metric says more, its orbits are followed along its
@@ -81,7 +81,7 @@ class Metric(ABC, Generic[Point]):
 
 
 def as_metric(name: str, value: object) -> Metric[Any]:
-    """The metric itself.
+    """Return the metric itself.
 
     Examples
     --------
@@ -155,12 +155,12 @@ class TangentSpace(ABC, Generic[Point]):
 
     @abstractmethod
     def _vector(self, name: str, value: Any) -> Point:
-        """A vector or Euclidean gradient, checked."""
+        """Return a vector or Euclidean gradient, checked."""
 
     # What follows ----------------------------------------------------------------------------------------------------
 
     def inner_product(self, a: Point, b: Point) -> Array:
-        """The metric, one number per block.
+        """Return the metric, one number per block.
 
         Examples
         --------
@@ -171,7 +171,9 @@ class TangentSpace(ABC, Generic[Point]):
         return np.asarray(np.sum(self._to(self._vector("a", a)) * self._to(self._vector("b", b)), axis=-1))
 
     def norm(self, a: Point) -> Array:
-        """The length of a tangent vector in the metric, one number per block; also where squares leave the range."""
+        """Return the length of a tangent vector in the metric, one number per block; also where squares leave the
+        range.
+        """
         with np.errstate(all="ignore"):
             lengths = np.asarray(np.sqrt(self.inner_product(a, a)))
         if np.all((lengths > _SQUARED) & (lengths < 1.0 / _SQUARED)):
@@ -191,7 +193,7 @@ class TangentSpace(ABC, Generic[Point]):
         return lengths
 
     def horizontal_projection(self, v: Point) -> Point:
-        """Metric-orthogonal projection onto the horizontal space.
+        """Project a vector orthogonally in the metric onto the horizontal space.
 
         Examples
         --------
@@ -202,16 +204,18 @@ class TangentSpace(ABC, Generic[Point]):
         return self._back(self.horizontal_coordinates(self._to(self._vector("v", v))))
 
     def vertical_projection(self, v: Point) -> Point:
-        """The vertical part: `v` minus its horizontal projection."""
+        """Return the vertical part: `v` minus its horizontal projection."""
         v = self._vector("v", v)
         return v - self.horizontal_projection(v)  # type: ignore[operator, no-any-return]
 
     def is_horizontal(self, v: Point, tolerance: float = 1e-8) -> Any:
-        """Whether the vertical part is at most `tolerance` times the vector in the metric, one answer per block."""
+        """Return whether the vertical part is at most `tolerance` times the vector in the metric, one answer per
+        block.
+        """
         return np.asarray(self.norm(self.vertical_projection(v)) <= tolerance * self.norm(v))
 
     def riemannian_gradient(self, egrad: Point) -> Point:
-        """The vector that represents the Euclidean gradient `egrad` in the metric.
+        """Return the vector that represents the Euclidean gradient `egrad` in the metric.
 
         Examples
         --------
@@ -222,8 +226,8 @@ class TangentSpace(ABC, Generic[Point]):
         return self._back(self._gradient_to(self._vector("egrad", egrad)))
 
     def riemannian_hessian(self, egrad: Point, ehess_v: Point, v: Point) -> Point:
-        """The Riemannian Hessian applied to a horizontal `v`, from the gradient and the Hessian-vector product that are
-        Euclidean, of an invariant loss.
+        """Return the Riemannian Hessian applied to a horizontal `v`, from the gradient and the Hessian-vector product
+        that are Euclidean, of an invariant loss.
 
         Examples
         --------
@@ -237,7 +241,7 @@ class TangentSpace(ABC, Generic[Point]):
         return self._back(self.horizontal_coordinates(w - self._gamma_adjoint(self._to(self._vector("v", v)), e)))
 
     def christoffel(self, a: Point, b: Point | None = None) -> Point:
-        """The Christoffel term Γ(a, b), a symmetric bilinear map; ``b=None`` means Γ(a, a).
+        """Return the Christoffel term Γ(a, b), a symmetric bilinear map; ``b=None`` means Γ(a, a).
 
         Examples
         --------
@@ -249,13 +253,14 @@ class TangentSpace(ABC, Generic[Point]):
         return self._back(self._gamma(x, x if b is None else self._to(self._vector("b", b))))
 
     def christoffel_adjoint(self, a: Point, e: Point) -> Point:
-        """The adjoint Γ(a, ·)* applied to a Euclidean gradient `e`."""
+        """Return the adjoint Γ(a, ·)* applied to a Euclidean gradient `e`."""
         return self._gradient_back(
             self._gamma_adjoint(self._to(self._vector("a", a)), self._gradient_to(self._vector("e", e)))
         )
 
     def geodesic(self, v: Point, t: float = 1.0, order: Order = 2) -> Point:
-        """The geodesic with initial velocity `v` at time `t`: θ + tv, θ + tv − ½t²Γ(v, v), or without truncation.
+        """Return the geodesic with initial velocity `v` at time `t`: θ + tv, θ + tv − ½t²Γ(v, v), or without
+        truncation.
 
         Raises
         ------
@@ -280,7 +285,7 @@ class TangentSpace(ABC, Generic[Point]):
         return moved  # type: ignore[no-any-return]
 
     def geodesic_gradient(self, v: Point, e: Point, order: Order = 2) -> Point:
-        r"""The Riemannian gradient at ξ = v of :math:`ξ ↦ ℓ(γ_ξ(1))`, by the chain rule through the geodesic.
+        r"""Return the Riemannian gradient at ξ = v of :math:`ξ ↦ ℓ(γ_ξ(1))`, by the chain rule through the geodesic.
 
         Order 1 raises e, order 2 raises :math:`e - Γ(v,·)^* e`; "exact" differentiates the closed form where there is
         one. Without, it needs no derivative of a formula: a geodesic flow is symplectic, so the adjoint of its
@@ -320,7 +325,7 @@ class TangentSpace(ABC, Generic[Point]):
         return self._back(falling if order == 1 else falling - self._gamma_adjoint(self._to(v), falling))
 
     def _exact_gradient(self, v: Point, e: Point) -> Point:
-        """By the reversed flow."""
+        """Differentiate the reversed flow by differences."""
         end, arriving = self._arrival(v)
         space = self.metric.at(end)
         gradient: Any = space.riemannian_gradient(e)
@@ -333,7 +338,7 @@ class TangentSpace(ABC, Generic[Point]):
         return back * (-1.0 / step)  # type: ignore[no-any-return]
 
     def _arrival(self, v: Any) -> tuple[Any, Any]:
-        """The end of the geodesic, and its velocity there."""
+        """Return the end of the geodesic, and its velocity there."""
         rate = float(np.max(self._rate(v, v), initial=0.0))
         return self._exact(v, 1.0), five_point(lambda t: self._exact(v, 1.0 + t), _STEP / max(rate, 1e-3))
 
@@ -344,13 +349,13 @@ class TangentSpace(ABC, Generic[Point]):
         return np.maximum(self.norm(w) / (length + self.norm(self.point)), turn)
 
     def _is_horizontal_but_for_noise(self, v: Point) -> bool:
-        """Horizontal beside the largest block: what is small in a block may be nothing but rounding."""
+        """Return whether a vector is horizontal relative to its largest block: a small block may be rounding."""
         return bool(np.max(self.norm(self.vertical_projection(v))) <= 1e-8 * np.max(self.norm(v)))
 
     # In coordinates: what an optimiser that knows no geometry needs --------------------------------------------------
 
     def to_coordinates(self, v: Point) -> Array:
-        """Orthonormal coordinates: an isometry to flat vectors, one vector per block.
+        """Return orthonormal coordinates: an isometry to flat vectors, one vector per block.
 
         Examples
         --------
@@ -361,7 +366,7 @@ class TangentSpace(ABC, Generic[Point]):
         return self._to(self._vector("v", v))
 
     def from_coordinates(self, x: npt.ArrayLike) -> Point:
-        """The inverse of `to_coordinates`."""
+        """Return the inverse of `to_coordinates`."""
         return self._back(self._coordinates(real_array("x", x)))
 
     def _coordinates(self, x: npt.ArrayLike) -> Array:
@@ -371,7 +376,7 @@ class TangentSpace(ABC, Generic[Point]):
         return x
 
     def horizontal_coordinates(self, x: npt.ArrayLike) -> Array:
-        """The horizontal part, in coordinates.
+        """Return the horizontal part, in coordinates.
 
         Examples
         --------
@@ -383,7 +388,7 @@ class TangentSpace(ABC, Generic[Point]):
         return x - self._vertical(x)
 
     def point_at(self, x: npt.ArrayLike, order: Order = 2) -> Point:
-        """``geodesic(from_coordinates(x), 1, order)``; without "exact", x = 0 gives the base point bit by bit.
+        """Return ``geodesic(from_coordinates(x), 1, order)``; without "exact", x = 0 gives the base point bit by bit.
 
         Examples
         --------
@@ -398,7 +403,7 @@ class TangentSpace(ABC, Generic[Point]):
         return self.point + step  # type: ignore[no-any-return]
 
     def gradient_at(self, x: npt.ArrayLike, e: Point, order: Order = 2) -> Array:
-        """The gradient of ``ℓ(point_at(x, order))`` in coordinates, projected to the horizontal space.
+        """Return the gradient of ``ℓ(point_at(x, order))`` in coordinates, projected to the horizontal space.
 
         Where a geodesic can be followed to its end but not differentiated there, as beside a loss of rank ("exact"
         only), it is the gradient of the second-order geodesic.
@@ -428,7 +433,7 @@ class TangentSpace(ABC, Generic[Point]):
         return self.horizontal_coordinates(falling if order == 1 else falling - self._gamma_adjoint(x, falling))
 
     def normal_coordinates(self, rng: np.random.Generator) -> Array:
-        """Standard normal coordinates; for the same generator they stand for the same vector along an orbit.
+        """Return standard normal coordinates; for the same generator they stand for the same vector along an orbit.
 
         Examples
         --------
@@ -439,7 +444,7 @@ class TangentSpace(ABC, Generic[Point]):
         return rng.standard_normal((*self.block_shape, self.n_coordinates))
 
     def random_tangent_vector(self, rng: np.random.Generator | int | None = None, horizontal: bool = True) -> Point:
-        """A tangent vector of unit length, uniform in direction in the metric.
+        """Return a tangent vector of unit length, uniform in direction in the metric.
 
         Parameters
         ----------
@@ -474,7 +479,8 @@ class TangentSpace(ABC, Generic[Point]):
 
 
 def orbits(metric: Metric[Any], block: str) -> Symmetry:
-    """The group of any metric, by its vertical vectors alone: θ flows along the vertical part of a constant vector.
+    """Return the group of any metric, by its vertical vectors alone: θ flows along the vertical part of a constant
+    vector.
 
     Orbits are the integral manifolds of the vertical spaces, so no flow leaves them.
 
@@ -503,7 +509,7 @@ def _follow(metric: Metric[Any], block: str, params: Named, K: Array, t: float) 
 
 
 def flow(point: Any, velocity: Callable[[Any], Array], t: float) -> Any:
-    """Where a point is at time t, that moves with a velocity, which is given as all its numbers.
+    """Return where a point is at time t, that moves with a velocity, which is given as all its numbers.
 
     Examples
     --------

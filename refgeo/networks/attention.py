@@ -51,11 +51,11 @@ class Linear:
     parts: int = 1
 
     def names(self, tensors: Mapping[str, object]) -> list[str]:
-        """The tensors it needs; a bias only if there is one."""
+        """Return the tensors it needs; a bias only if there is one."""
         return [self.weight] + ([self.bias] if self.bias is not None and self.bias in tensors else [])
 
     def matrix(self, tensors: Tensors) -> Array:
-        """(in, out), or (in + 1, out) with the bias as last row."""
+        """Return (in, out), or (in + 1, out) with the bias as last row."""
         weight = tensors[self.weight] if self.transposed else tensors[self.weight].T
         names = self.names(tensors)
         if weight.ndim != 2 or any(tensors[name].shape != weight.shape[1:] for name in names[1:]):
@@ -100,7 +100,7 @@ class AttentionLayer:
     interleaved: bool = False
 
     def _columns(self, h: int) -> tuple[list[int], int]:
-        """In which order a block has the columns of a head, and how many are rotated."""
+        """Return the order in which a block has the columns of a head, and how many of them are rotated."""
         cut = round(self.rotated * h) if self.rotary else h
         if self.rotary and (cut % 2 or not 0 < cut <= h or abs(cut - self.rotated * h) > 1e-9):
             raise LayoutError(f"rotated: expected a share of {h} columns that is an even number, got {self.rotated}")
@@ -108,7 +108,7 @@ class AttentionLayer:
         return [*planes, *range(cut, h)], cut
 
     def factors(self, tensors: Tensors, heads: int, key_heads: int) -> dict[str, Factors]:
-        """The layer's blocks, key heads leading."""
+        """Return the layer's blocks, key heads leading."""
         query, key, value = (linear.matrix(tensors) for linear in (self.query, self.key, self.value))
         out = self.out.matrix(tensors).T  # (d, heads·h)
         for name, matrix, count in (
@@ -139,7 +139,7 @@ class AttentionLayer:
     def store(
         self, pairs: Mapping[str, Pair], tensors: dict[str, Array], like: Mapping[str, tuple[int, ...]], heads: int
     ) -> None:
-        """The way back."""
+        """Return the way back."""
         maps = {"value_out": (self.value, self.out)} | ({"query_key": (self.query, self.key)} if self.paired else {})
         for name, (first, second) in maps.items():
             parts = [pairs[self.prefix + part] for part in (name, f"{name}_rest") if self.prefix + part in pairs]
@@ -153,21 +153,21 @@ class AttentionLayer:
             second.store(matrix.T if name == "value_out" else matrix, tensors, like)
 
     def tensor_names(self, tensors: Mapping[str, object]) -> set[str]:
-        """The tensors of all four maps, whether they are there or not; of biases those that are."""
+        """Return the tensors of all four maps, whether they are there or not; of biases those that are."""
         return {name for linear in (self.query, self.key, self.value, self.out) for name in linear.names(tensors)}
 
     def pair_tensors(self, tensors: Mapping[str, object]) -> list[str]:
-        """The tensors that the pairs are made of."""
+        """Return the tensors that the pairs are made of."""
         linears = (self.query, self.key, self.value, self.out) if self.paired else (self.value, self.out)
         return [name for linear in linears for name in linear.names(tensors)]
 
     def needed(self) -> list[str]:
-        """The tensors without which it is no attention layer."""
+        """Return the tensors without which it is no attention layer."""
         return [linear.weight for linear in (self.query, self.key, self.value, self.out)]
 
 
 def _stack_heads(matrix: Array, heads: int, groups: int | None = None) -> Array:
-    """(rows, heads·h) to (groups, (heads/groups)·rows, h)."""
+    """Return (rows, heads·h) to (groups, (heads/groups)·rows, h)."""
     groups = heads if groups is None else groups
     rows = matrix.shape[0]
     by_head = np.moveaxis(matrix.reshape(rows, groups, heads // groups, -1), 0, 2)
@@ -175,7 +175,7 @@ def _stack_heads(matrix: Array, heads: int, groups: int | None = None) -> Array:
 
 
 def _unstack_heads(factor: Array, grouped: int) -> Array:
-    """The inverse of `_stack_heads`: (groups, grouped·rows, h) to (rows, groups·grouped·h)."""
+    """Return the inverse of `_stack_heads`: (groups, grouped·rows, h) to (rows, groups·grouped·h)."""
     groups, stacked, h = factor.shape
     by_head = factor.reshape(groups, grouped, stacked // grouped, h)
     return np.ascontiguousarray(np.moveaxis(by_head, 2, 0).reshape(stacked // grouped, groups * grouped * h))

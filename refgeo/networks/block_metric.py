@@ -22,7 +22,7 @@ def block_metric(
     arrays: Metric[Any] | None = None,
     frozen: Iterable[str] = (),
 ) -> ProductMetric:
-    """A `ProductMetric` for the blocks of a network, as the paper has it (App. C.1).
+    """Return a `ProductMetric` for the blocks of a network, as the paper has it (App. C.1).
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def block_metric(
 
 
 def behind_rotations(metric: Metric[Any]) -> Metric[Any]:
-    """A metric on pairs as a `RotaryMetric`.
+    """Return a metric on pairs as a `RotaryMetric`.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def behind_rotations(metric: Metric[Any]) -> Metric[Any]:
 
 
 def moving(blocks: Iterable[str], frozen: Iterable[str] = ()) -> list[str]:
-    """The names of the blocks that are not frozen.
+    """Return the names of the blocks that are not frozen.
 
     Examples
     --------

@@ -45,7 +45,7 @@ class Configuration:
 
     @classmethod
     def beside(cls, path: Path, name: str = "config.json") -> Configuration:
-        """The one in the folder of a checkpoint, or in a folder."""
+        """Return the one in the folder of a checkpoint, or in a folder."""
         file = path / name if path.is_dir() else path.with_name(name)
         if not file.is_file():
             return cls(file, {})
@@ -101,7 +101,7 @@ class Configuration:
         return {**sides, "*": self.content}
 
     def _numbers(self, names: Iterable[str]) -> dict[str, int]:
-        """The first of these that each part has, a whole number, or a list of them for the layers."""
+        """Return the first of these that each part has, a whole number, or a list of them for the layers."""
         by_pattern = {}
         for pattern, part in self._parts.items():
             name, value = next(((name, part[name]) for name in names if part.get(name) is not None), ("", None))
@@ -125,8 +125,8 @@ class Configuration:
     _argument = ("key_value_heads", "heads")
 
     def refuse_other_tensors(self, layers: Sequence[AttentionLayer], tensors: Tensors, heads: Heads) -> None:
-        """An error where the tensors are not those that it tells of: heads that are gone or of another width, layers
-        that are elsewhere.
+        """Raise an error where the tensors are not those that it tells of: heads that are gone or of another width,
+        layers that are elsewhere.
         """
         if self.content.get("pruned_heads") and isinstance(heads, int):
             raise LayoutError(
@@ -173,8 +173,8 @@ class Configuration:
             )
 
     def refuse_packed(self) -> None:
-        """An error for adapters of PEFT's ``target_parameters``: their group is GL(r)ᴱ for E experts of rank r, where
-        one pair of rank E·r would claim GL(E·r).
+        """Raise an error for adapters of PEFT's ``target_parameters``: their group is GL(r)ᴱ for E experts of rank r,
+        where one pair of rank E·r would claim GL(E·r).
         """
         if self.content.get("target_parameters"):
             raise LayoutError(

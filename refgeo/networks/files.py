@@ -24,7 +24,7 @@ _SHARD = re.compile(r"-(\d+)-of-(\d+)\.")
 
 
 def weight_files(path: Path) -> list[Path]:
-    """The safetensors files of a checkpoint: the one that is named, or those of a folder.
+    """Return the safetensors files of a checkpoint: the one that is named, or those of a folder.
 
     Examples
     --------
@@ -58,7 +58,7 @@ def weight_files(path: Path) -> list[Path]:
 
 
 def _read_index(index: Path) -> list[Path]:
-    """The shards that an index lists, which are beside it."""
+    """Return the shards that an index lists, which are beside it."""
     names = list(dict.fromkeys(_weight_map(index).values()))
     absent = [name for name in names if not (isinstance(name, str) and index.with_name(name).is_file())]
     if absent:
@@ -67,7 +67,7 @@ def _read_index(index: Path) -> list[Path]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """The name of the file of every tensor."""
+    """Return the name of the file of every tensor."""
     try:
         return dict(json.loads(index.read_text(encoding="utf-8-sig"))["weight_map"].items())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -77,7 +77,7 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 
 def as_numpy(tensor: Any, name: str = "source") -> npt.NDArray[Any]:
-    """An array or a PyTorch tensor as NumPy's; bfloat16 and float8, which NumPy lacks, as float32.
+    """Return an array or a PyTorch tensor as NumPy's; bfloat16 and float8, which NumPy lacks, as float32.
 
     Examples
     --------
@@ -100,7 +100,8 @@ def as_numpy(tensor: Any, name: str = "source") -> npt.NDArray[Any]:
 
 
 def holds_numbers(dtype: np.dtype[Any]) -> bool:
-    """Floating point, with the machine-learning types (bfloat16, float8) that NumPy knows from other packages.
+    """Return whether a dtype is floating point, including types that NumPy knows from other packages (bfloat16,
+    float8).
 
     Examples
     --------
@@ -111,8 +112,9 @@ def holds_numbers(dtype: np.dtype[Any]) -> bool:
 
 
 def refuse_scaled(source: str, float8: Iterable[str], names: Collection[str]) -> None:
-    """Numbers of float8 that stand beside a scale are codes, and no weights; whatever is beside the weight of a module,
-    but a bias and statistics, may be one.
+    """Raise an error if float8 numbers have a scale beside them, because they are codes and not weights then.
+
+    Every tensor beside the weight of a module may be a scale, except a bias and statistics.
     """
 
     def is_scale(rest: str, own: str) -> bool:
@@ -151,7 +153,7 @@ def _no_safetensors(path: Path, error: Exception) -> LayoutError:
 
 
 def load(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """All tensors of a checkpoint, each once; of shards, those that the index lists."""
+    """Return all tensors of a checkpoint, each once; of shards, those that the index lists."""
     files = weight_files(path)
     arrays: dict[str, npt.NDArray[Any]] = {}
     for file in files:
@@ -165,7 +167,7 @@ def load(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def _index_of(path: Path) -> Path | None:
-    """The index of shards, if there is one."""
+    """Return the index of shards, if there is one."""
     if not path.is_dir():
         return path if path.name.endswith(INDEX_ENDS) else None
     indices = [path / INDEX] if (path / INDEX).is_file() else sorted(path.glob(f"*{INDEX_ENDS}"))
@@ -181,7 +183,9 @@ _FLOAT8 = {"F8_E4M3": (3, 7), "F8_E5M2": (2, 15)}
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """The tensors of a file in its order; bfloat16, of which float32 has the upper half, and float8 as float32."""
+    """Return the tensors of a file in its order; bfloat16, of which float32 has the upper half, and float8 as
+    float32.
+    """
     import safetensors
 
     arrays: dict[str, Any] = {}
@@ -210,7 +214,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _float8(bits: npt.NDArray[np.uint8], fraction_bits: int, offset: int) -> npt.NDArray[np.float32]:
-    """The numbers ±1.f · 2ᵉ, and ±0.f · 2ᵉ for the least e; what stands for infinity or no number is NaN."""
+    """Return the numbers ±1.f · 2ᵉ, and ±0.f · 2ᵉ for the least e; what stands for infinity or no number is NaN."""
     exponent = ((bits & 0x7F) >> fraction_bits).astype(np.int32)
     fraction = (bits & (2**fraction_bits - 1)).astype(np.float32) / 2**fraction_bits
     value = np.ldexp(np.where(exponent > 0, 1.0, 0.0) + fraction, np.maximum(exponent, 1) - offset)

@@ -57,7 +57,7 @@ class Separate:
     interleaved: bool = False
 
     def __call__(self, prefix: str) -> AttentionLayer:
-        """The layer."""
+        """Return the layer."""
         query, key, value = (
             Linear(f"{prefix}{name}.weight", f"{prefix}{name}.bias") for name in (self.query, self.key, self.value)
         )
@@ -77,7 +77,7 @@ class Fused:
     transposed: bool = False
 
     def __call__(self, prefix: str) -> AttentionLayer:
-        """The layer."""
+        """Return the layer."""
         query, key, value = (
             Linear(prefix + self.weight, prefix + self.bias, self.transposed, part, 3) for part in range(3)
         )
@@ -112,16 +112,16 @@ class AttentionLayout:
     renamed: AttentionLayout | None = None
 
     def _prefixes(self, names: Iterable[str]) -> list[str]:
-        """Of the attention modules."""
+        """Return the prefixes of the attention modules."""
         return list(dict.fromkeys(match[1] for match in map(re.compile(self.anchor).match, names) if match))
 
     def tensor_names(self, names: Mapping[str, object]) -> set[str]:
-        """The tensors that it would take, were all of them numbers."""
+        """Return the tensors that it would take, were all of them numbers."""
         names_of_layers = {name for prefix in self._prefixes(names) for name in self.layer(prefix).tensor_names(names)}
         return names_of_layers or (set() if self.renamed is None else self.renamed.tensor_names(names))
 
     def layers(self, tensors: Mapping[str, object]) -> list[AttentionLayer]:
-        """The attention layers of a checkpoint; complete, and with nothing unknown."""
+        """Return the attention layers of a checkpoint; complete, and with nothing unknown."""
         prefixes = self._prefixes(tensors)
         if not prefixes and self.renamed is not None:
             return self.renamed.layers(tensors)
@@ -150,7 +150,7 @@ class AttentionLayout:
         return layers
 
     def factors(self, tensors: Mapping[str, Array], heads: Heads, key_heads: Heads) -> dict[str, Factors]:
-        """The factors of every pair, of parameters or of gradients."""
+        """Return the factors of every pair, of parameters or of gradients."""
         layers = self.layers(tensors)
         widths = {layer.query.matrix(tensors).shape[1] for layer in layers}
         if isinstance(heads, int) and len(widths) > 1:
@@ -164,19 +164,21 @@ class AttentionLayout:
         return factors_of_layers
 
     def split(self, tensors: Mapping[str, Array], heads: Heads, key_heads: Heads) -> dict[str, Pair]:
-        """The pairs."""
+        """Return the pairs."""
         return {name: _pair(name, factors) for name, factors in self.factors(tensors, heads, key_heads).items()}
 
     def pair_tensors(self, names: Mapping[str, object]) -> set[str]:
-        """The tensors that the pairs are made of."""
+        """Return the tensors that the pairs are made of."""
         return {name for layer in self.layers(names) for name in layer.pair_tensors(names)}
 
     def rotary(self, names: Mapping[str, object]) -> set[str]:
-        """The pairs behind rotary positions."""
+        """Return the pairs behind rotary positions."""
         return {f"{layer.prefix}query_key" for layer in self.layers(names) if layer.rotary and layer.paired}
 
     def redundant_biases(self, names: Mapping[str, object]) -> set[str]:
-        """The pairs whose keys have a bias, which softmax does not notice, or values and outputs have one each."""
+        """Return the pairs whose keys have a bias, which softmax does not notice, or values and outputs have one
+        each.
+        """
         pairs = set()
         for layer in self.layers(names):
             if len(layer.key.names(names)) == 2 and not (layer.rotary and layer.rotated == 1.0):
@@ -186,7 +188,7 @@ class AttentionLayout:
         return pairs
 
     def join(self, pairs: Mapping[str, Pair], like: Mapping[str, tuple[int, ...]], heads: Heads) -> dict[str, Array]:
-        """The tensors that `split` took, from the pairs; `like` has the shape of every tensor."""
+        """Return the tensors that `split` took, from the pairs; `like` has the shape of every tensor."""
         tensors: dict[str, Array] = {}
         for layer in self.layers(like):
             layer.store(pairs, tensors, like, heads_of(layer, heads))
@@ -204,11 +206,11 @@ class LowRankLayout:
     constants: str = STATISTICS
 
     def tensor_names(self, names: Mapping[str, object]) -> set[str]:
-        """The tensors that it would take, were all of them numbers."""
+        """Return the tensors that it would take, were all of them numbers."""
         return {*filter(_OF_ADAPTERS.search, names)}
 
     def _adapters(self, names: Mapping[str, object]) -> dict[str, tuple[str, str]]:
-        """Block name to the names of B and A."""
+        """Return the names of B and A of each block."""
         adapters = {}
         for name in names:
             match = re.match(r"^(.*\.)?lora_A(\..+)?\.weight$", name)
@@ -226,7 +228,7 @@ class LowRankLayout:
         return adapters
 
     def factors(self, tensors: Mapping[str, Array], heads: Heads, key_heads: Heads) -> dict[str, Factors]:
-        """B and Aᵀ of every adapter, of parameters or of gradients."""
+        """Return B and Aᵀ of every adapter, of parameters or of gradients."""
         adapters = self._adapters(tensors)
         strange = [name for name in tensors if "lora" in name.lower() and not _OF_ADAPTERS.search(name)]
         for block, (B, A) in adapters.items():
@@ -249,11 +251,11 @@ class LowRankLayout:
         return {block: (tensors[B], tensors[A].T) for block, (B, A) in adapters.items()}
 
     def split(self, tensors: Mapping[str, Array], heads: Heads, key_heads: Heads) -> dict[str, Pair]:
-        """The pairs."""
+        """Return the pairs."""
         return {name: _pair(name, factors) for name, factors in self.factors(tensors, heads, key_heads).items()}
 
     def pair_tensors(self, names: Mapping[str, object]) -> set[str]:
-        """The tensors that the pairs are made of."""
+        """Return the tensors that the pairs are made of."""
         return {name for pair in self._adapters(names).values() for name in pair}
 
     def rotary(self, names: Mapping[str, object]) -> set[str]:
@@ -263,7 +265,7 @@ class LowRankLayout:
     redundant_biases = rotary
 
     def join(self, pairs: Mapping[str, Pair], like: Mapping[str, tuple[int, ...]], heads: Heads) -> dict[str, Array]:
-        """The way back."""
+        """Return the way back."""
         tensors = {}
         for block, (B, A) in self._adapters(like).items():
             tensors[B], tensors[A] = pairs[block].G, np.ascontiguousarray(pairs[block].H.T)
@@ -285,7 +287,7 @@ def own_layout(
     interleaved: bool = False,
     others: str = "",
 ) -> AttentionLayout:
-    """A layout of your own, for `read`: where the attention modules are, and what they call their four matrices.
+    """Return a layout of your own, for `read`: where the attention modules are, and what they call their four matrices.
 
     You say with it that scores depend on queries and keys through their dot products alone, and that every head's
     values go through the output matrix alone; `refgeo.symmetry.verify` measures whether it is so.
@@ -336,7 +338,7 @@ def _separate(
     prefix: str, example: str, query: str, key: str, value: str, out: str, *, others: str = "",
     constants: str = STATISTICS, renamed: AttentionLayout | None = None, **positions: Any,
 ) -> AttentionLayout:  # fmt: skip
-    """A layout of four matrices in attention modules, whose names are a pattern; and what else is in these."""
+    """Return a layout of four matrices in attention modules, whose names are a pattern; and what else is in these."""
     names = "|".join(map(re.escape, (query, key, value, out)))
     return AttentionLayout(
         rf"^({prefix})(?:{names})\.weight$",
@@ -349,7 +351,7 @@ def _separate(
 
 
 def heads_of(layer: AttentionLayer, heads: Heads) -> int:
-    """The heads of one layer.
+    """Return the heads of one layer.
 
     Examples
     --------

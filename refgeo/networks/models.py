@@ -68,7 +68,7 @@ class AttentionClassifier:
             raise ValueError(f'norm: expected "pre" or "post", got {self.norm!r}')
 
     def init(self, rng: np.random.Generator | int) -> dict[str, Any]:
-        """Gaussian weights with variance 1/inputs; small random biases, so that none is exactly zero."""
+        """Draw Gaussian weights with variance 1/inputs, and small random biases, so that none is exactly zero."""
         rng = np.random.default_rng(rng)
         d, h, heads = self.width, self.width // self.heads, self.heads
 
@@ -105,7 +105,7 @@ class AttentionClassifier:
         return params
 
     def logits(self, params: Any, tokens: Any) -> Any:
-        """Class scores, shape ``(inputs, classes)``, of integer tokens of shape ``(inputs, length)``."""
+        """Return class scores, shape ``(inputs, classes)``, of integer tokens of shape ``(inputs, length)``."""
         x = params["tokens"][tokens] + params["positions"]
         for layer in range(self.depth):
             prefix = f"layer{layer}."
@@ -118,20 +118,20 @@ class AttentionClassifier:
         return anp.mean(x, axis=1) @ params["classes.weight"] + params["classes.bias"]
 
     def loss(self, params: Any, batch: Batch) -> Any:
-        """Mean cross-entropy of ``(tokens, labels)``."""
+        """Return the mean cross-entropy of ``(tokens, labels)``."""
         tokens, labels = batch
         logits = self.logits(params, tokens)
         shifted = logits - anp.max(logits, axis=-1, keepdims=True)
         return anp.mean(anp.log(anp.sum(anp.exp(shifted), axis=-1)) - shifted[np.arange(len(labels)), labels])
 
     def value_and_grad(self, params: Any, batch: Batch) -> tuple[float, Any]:
-        """The loss and its gradient, by autograd."""
+        """Return the loss and its gradient, by autograd."""
         return value_and_grad(self.loss)(params, batch)
 
     def metric(
         self, pairs: str | Metric[Any] = "inv", arrays: Metric[Any] | None = None, frozen: Iterable[str] = ()
     ) -> ProductMetric:
-        """The product geometry, see `refgeo.networks.block_metric`."""
+        """Return the product geometry, see `refgeo.networks.block_metric`."""
         return block_metric(self.init(0), pairs, arrays, frozen)
 
     def _attention(self, params: Any, prefix: str, x: Any) -> Any:

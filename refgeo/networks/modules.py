@@ -27,7 +27,7 @@ def torch_value_and_grad(
     dtype: npt.DTypeLike = np.float32,
     device: str = "cpu",
 ) -> Callable[..., tuple[float, Mapping[str, Any]]]:
-    """A loss of a PyTorch module as a function of the blocks of a `refgeo.networks.Network`.
+    """Return a loss of a PyTorch module as a function of the blocks of a `refgeo.networks.Network`.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def _gradients(value: Any, tensors: list[Any], module: Any) -> Sequence[Any]:
 
 
 def _make_evaluation_copy(module: Any, precision: Any, device: str) -> Any:
-    """A copy in evaluation mode, with numbers of this precision, complex ones of the complex precision.
+    """Return a copy in evaluation mode, with numbers of this precision, complex ones of the complex precision.
 
     Parameters that this leaves as they are become the module's own, as those that do not move, for example.
     """
@@ -214,7 +214,7 @@ def _copy(module: Any) -> Any:
 
 
 def _obstacle(module: Any, shared: dict[int, Any], error: Exception) -> str:
-    """Which attribute of which part of a module cannot be copied."""
+    """Describe which attribute of which part of a module cannot be copied."""
     for path, part in module.named_modules():
         for name, value in vars(part).items():
             holders = value.items() if name in ("_parameters", "_buffers") else [(name, value)]
@@ -232,8 +232,8 @@ def _obstacle(module: Any, shared: dict[int, Any], error: Exception) -> str:
 
 
 def _check_loss(evaluate: Callable[[], Any], originals: list[Any]) -> Any:
-    """One number that can be differentiated, and that does not depend on the module's own parameters, which stand
-    still; that is asked where these are given.
+    """Return one number that can be differentiated, and that does not depend on the module's own parameters, which
+    stand still; that is asked where these are given.
     """
     import torch
 
@@ -269,7 +269,7 @@ def _check_loss(evaluate: Callable[[], Any], originals: list[Any]) -> Any:
 
 
 def _refuse_strange(names: Set[str]) -> None:
-    """An error if a tensor is to move that is no parameter of the module."""
+    """Raise an error if a tensor is to move that is no parameter of the module."""
     for name in sorted(names):
         raise ValueError(
             f"network: {name!r} is to move, and the module has no parameter of this name (it may be a buffer, or have "
@@ -279,7 +279,7 @@ def _refuse_strange(names: Set[str]) -> None:
 
 
 def _refuse_tied(module: Any, network: Network) -> None:
-    """The names of a state dict that are one parameter would be moved as several."""
+    """Return the names of a state dict that are one parameter would be moved as several."""
     from refgeo.networks.network import further_names
 
     for name, first in further_names(module).items():
@@ -309,7 +309,7 @@ def _refuse_other_buffers(module: Any, network: Network) -> None:
 
 
 def _precision(dtype: npt.DTypeLike) -> Any:
-    """The floating-point type of PyTorch."""
+    """Return the floating-point type of PyTorch."""
     import torch
 
     try:

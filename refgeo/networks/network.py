@@ -378,7 +378,7 @@ def _refuse_other_types(layout: str, codes: Mapping[str, npt.NDArray[Any]]) -> N
 
 
 def _is_module(source: object) -> bool:
-    """Whether a source is a module of PyTorch, which need not be imported for this."""
+    """Return whether a source is a module of PyTorch, which need not be imported for this."""
     return hasattr(source, "named_parameters") and hasattr(source, "state_dict")
 
 

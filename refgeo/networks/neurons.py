@@ -71,7 +71,7 @@ class NeuronPairs:
             raise ValueError(f"incoming, outgoing: expected the same number of neurons everywhere, got {counts}")
 
     def blocks(self, params: Blocks) -> dict[str, Any]:
-        """The parameters, or gradients of them, with the pairs in the place of their arrays."""
+        """Return the parameters, or gradients of them, with the pairs in the place of their arrays."""
         for name, shape in self._shapes.items():
             if name not in params or np.shape(params[name]) != shape:
                 came = np.shape(params[name]) if name in params else "no such array"
@@ -81,7 +81,7 @@ class NeuronPairs:
         return {self.name: pair, **rest}
 
     def params(self, blocks: Blocks) -> dict[str, Any]:
-        """The way back."""
+        """Return the way back."""
         params = {name: block for name, block in blocks.items() if name != self.name}
         for factor, side in zip(Pair(*blocks[self.name]), (self.incoming, self.outgoing), strict=True):
             start = 0
@@ -93,7 +93,7 @@ class NeuronPairs:
         return params
 
     def value_and_grad(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A loss with its gradient, or alone, as a function of blocks, from that of the parameters; batches come
+        """Return a loss with its gradient, or alone, as a function of blocks, from that of the parameters; batches come
         after them.
         """
 
@@ -104,6 +104,6 @@ class NeuronPairs:
         return evaluate
 
     def _gather(self, params: Blocks, side: Mapping[str, int]) -> Array:
-        """(neurons, rows, 1)"""
+        """Return (neurons, rows, 1)"""
         moved = (np.moveaxis(np.asarray(params[name]), axis, 0) for name, axis in side.items())
         return np.concatenate([array.reshape(len(array), -1) for array in moved], axis=1)[..., None]

@@ -52,7 +52,7 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
     maximizers: bool = True,
     progress: bool = False,
 ) -> SharpnessResult | SharpnessCurve:
-    r"""The largest increase of a loss under perturbations δ with :math:`‖δ ⊘ c‖ ≤ ρ` (Eq. 1), by Auto-PGD.
+    r"""Find the largest increase of a loss under perturbations δ with :math:`‖δ ⊘ c‖ ≤ ρ` (Eq. 1), by Auto-PGD.
 
     Parameters
     ----------
@@ -124,12 +124,12 @@ class _ScaledSteps(ParameterSpace):
         return self._arrays.assemble(point)
 
     def tangent_vector(self, x: Array) -> Any:
-        """δ, of the type of the parameters."""
+        """Return δ, of the type of the parameters."""
         return self._arrays.join(super().tangent_vector(x))
 
 
 def _scales(arrays: Arrays, scale: Any) -> dict[Any, Array]:
-    """The array c of every array."""
+    """Return the array c of every array."""
     if scale is None:
         return {name: np.abs(array) for name, array in arrays.given.items()}
     if not (arrays.parameters.single or isinstance(scale, Mapping)):
@@ -150,7 +150,7 @@ def _scales(arrays: Arrays, scale: Any) -> dict[Any, Array]:
 
 
 def _choose(params: Any, names: Iterable[str] | None) -> list[str] | None:
-    """The blocks that move, each once."""
+    """Return the blocks that move, each once."""
     if not isinstance(params, Mapping):
         if names is not None:
             raise ValueError("names: expected no names, because params is not a dict")

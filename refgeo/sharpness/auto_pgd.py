@@ -37,7 +37,7 @@ TRIES = 20
 
 
 def norm(x: Array) -> float:
-    """The Euclidean length, also where its square overflows or underflows.
+    """Return the Euclidean length, also where its square overflows or underflows.
 
     Examples
     --------
@@ -54,7 +54,7 @@ class RoundBall:
     radius: float
 
     def upwards(self, gradient: Array) -> Array:
-        """The steepest direction."""
+        """Return the steepest direction."""
         return gradient * (1.0 / norm(gradient))
 
     def pull(self, x: Array) -> None:
@@ -64,22 +64,22 @@ class RoundBall:
             x *= self.radius / length
 
     def residual(self, x: Array, gradient: Array) -> float:
-        """‖P(x + ρ g/‖g‖) − x‖ / ρ."""
+        """Return ‖P(x + ρ g/‖g‖) − x‖ / ρ."""
         if not gradient.any():
             return 0.0
         return norm(advance(self, x, gradient, self.radius) - x) / self.radius
 
     def linear_gain(self, gradient: Array) -> float:
-        """ρ‖g‖₂."""
+        """Return ρ‖g‖₂."""
         return self.radius * norm(gradient)
 
     def random(self, direction: Array) -> Array:
-        """The direction, scaled to the radius; 0 if it is nothing but rounding."""
+        """Return the direction, scaled to the radius; 0 if it is nothing but rounding."""
         length = norm(direction)
         return direction * (self.radius / length if length > 1e-12 * math.sqrt(len(direction)) else 0.0)
 
     def outermost(self, x: Array) -> Array:
-        """The multiple of x whose length is the radius."""
+        """Return the multiple of x whose length is the radius."""
         return x * (self.radius / norm(x))
 
 
@@ -90,7 +90,7 @@ class Box:
     radius: float
 
     def upwards(self, gradient: Array) -> Array:
-        """The signs."""
+        """Return the signs."""
         return np.sign(gradient)
 
     def pull(self, x: Array) -> None:
@@ -98,20 +98,20 @@ class Box:
         np.clip(x, -self.radius, self.radius, out=x)
 
     def residual(self, x: Array, gradient: Array) -> float:
-        """How much of the linear gain over the box is left: gᵀ(ρ sign g − x) / (ρ‖g‖₁), square root."""
+        """Return how much of the linear gain over the box is left: gᵀ(ρ sign g − x) / (ρ‖g‖₁), square root."""
         total = self.linear_gain(gradient)
         return math.sqrt(max(1.0 - float(gradient @ x) / total, 0.0)) if total > 0.0 else 0.0
 
     def linear_gain(self, gradient: Array) -> float:
-        """ρ‖g‖₁."""
+        """Return ρ‖g‖₁."""
         return self.radius * float(np.abs(gradient).sum())
 
     def random(self, direction: Array) -> Array:
-        """The corner in the direction of the signs."""
+        """Return the corner in the direction of the signs."""
         return self.radius * np.sign(direction)
 
     def outermost(self, x: Array) -> Array:
-        """The multiple of x whose largest entry is the radius."""
+        """Return the multiple of x whose largest entry is the radius."""
         return x * (self.radius / float(np.max(np.abs(x))))
 
 
@@ -122,7 +122,7 @@ direction.
 
 
 def advance(ball: Ball, x: Array, gradient: Array, size: float) -> Array:
-    """P(x + η ĝ).
+    """Return P(x + η ĝ).
 
     Examples
     --------

@@ -35,7 +35,7 @@ def average_case_sharpness(
     verify: bool = True,
     progress: bool = False,
 ) -> AverageSharpness:
-    r"""The mean of L(γ_ξ(1)) − L(θ) over horizontal ξ, uniform in the ball ‖ξ‖ ≤ ρ of `worst_case_sharpness`.
+    r"""Return the mean of L(γ_ξ(1)) − L(θ) over horizontal ξ, uniform in the ball ‖ξ‖ ≤ ρ of `worst_case_sharpness`.
 
     So it is at most the worst case at the same ρ. In N dimensions, at a critical point and to second order in ρ, it is
     ½ρ² tr(H)/(N + 2) with the Riemannian Hessian H; for ``distribution="normal"``, ξ = ρPn with n standard normal in
@@ -139,7 +139,7 @@ def average_case_sharpness(
 
 
 def _noise(space: ParameterSpace, loss: Callable[[Any], float]) -> float:
-    """Of the loss at θ, along a random direction; none where nothing moves."""
+    """Measure the noise of the loss at θ, along a random direction; 0 if nothing moves."""
 
     def along(i: int) -> Callable[[float], float]:
         direction = space.random_direction(np.random.default_rng(i))
@@ -156,7 +156,7 @@ def _noise(space: ParameterSpace, loss: Callable[[Any], float]) -> float:
 
 
 def _draw(space: ParameterSpace, rho: float, distribution: str, rng: np.random.Generator) -> Array:
-    """Coordinates of ξ."""
+    """Return coordinates of ξ."""
     normal = space.random_direction(rng)
     if space.dim == 0:
         return 0.0 * normal
@@ -167,7 +167,7 @@ def _draw(space: ParameterSpace, rho: float, distribution: str, rng: np.random.G
 
 
 def _losses(value: Callable[..., float], batches: Iterable[Any] | None) -> list[Callable[[Any], float]]:
-    """A function of the parameters for each batch."""
+    """Return a function of the parameters for each batch."""
     losses = [value] if batches is None else [on_batch(value, batch) for batch in as_batches(batches)]
     if not losses:
         raise ValueError("batches: expected at least one batch, got none")
@@ -175,7 +175,7 @@ def _losses(value: Callable[..., float], batches: Iterable[Any] | None) -> list[
 
 
 def _spread(samples: Array) -> float:
-    """The standard deviation, also where squares leave the range."""
+    """Return the standard deviation, also where squares leave the range."""
     size = float(np.max(np.abs(samples))) or 1.0
     return size * float(np.std(samples / size, ddof=1))
 
@@ -183,7 +183,9 @@ def _spread(samples: Array) -> float:
 def _average(
     samples: Array, begun: Array, at_origin: list[float], rho: float, stopped: bool, noise: float
 ) -> AverageSharpness:
-    """The mean over batches of the mean over their pairs; NaN is a pair that left the domain, or had not begun."""
+    """Return the mean over batches of the mean over their pairs; NaN is a pair that left the domain, or had not
+    begun.
+    """
     kept = np.isfinite(samples)
     enough = kept.sum(axis=1) >= 2
     if stopped and enough.any():

@@ -17,7 +17,7 @@ if not hasattr(ArrayBox, "mT"):  # which NumPy's arrays have, and `refgeo.paper`
 
 
 def value_and_grad(loss: Callable[..., Any], *, dtype: npt.DTypeLike = np.float64) -> Callable[..., tuple[float, Any]]:
-    """A function that returns a loss and its gradient, by autograd.
+    """Return a function that returns a loss and its gradient, by autograd.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class Factors(NamedTuple):
 
 
 def _map_blocks(function: Callable[[Any, Any], Any], params: Any, tree: Any) -> Any:
-    """``function(parameters, part)`` of every block."""
+    """Return ``function(parameters, part)`` of every block."""
     if isinstance(params, Mapping):
         return {name: _map_blocks(function, params[name], tree[name]) for name in params}
     return function(params, tree)

@@ -251,7 +251,7 @@ class Objective:
         return self._order == self._gradient_order
 
     def with_exact_gradient(self) -> Objective:
-        """The same objective, with its own gradient."""
+        """Return the same objective, with its own gradient."""
         exact = copy.copy(self)
         exact._gradient_order = self._order
         return exact

@@ -31,11 +31,11 @@ class Parameters:
         self.blocks: Mapping[str, Any] = {ONLY: params} if self.single else params
 
     def assemble(self, blocks: Mapping[str, Any]) -> Any:
-        """Parameters as they came, with the moved blocks."""
+        """Return parameters of the caller's type, with these blocks replaced."""
         return blocks[ONLY] if self.single else {**self.given, **blocks}
 
     def gradients(self, grads: Any) -> Mapping[str, Any]:
-        """Somebody's gradients by block."""
+        """Return the caller's gradients by block."""
         if not self.single and not isinstance(grads, Mapping):
             raise TypeError(f"value_and_grad: expected a dict of gradients, got {type(grads).__name__}")
         return {ONLY: grads} if self.single else grads
@@ -62,7 +62,7 @@ class Arrays:
         self.given = _split(self._blocks)
 
     def label(self, name: Name) -> str:
-        """The name as it is said to somebody.
+        """Return the name as it is said to somebody.
 
         Examples
         --------
@@ -80,22 +80,22 @@ class Arrays:
         }
 
     def join(self, arrays: Mapping[Name, Array]) -> Any:
-        """Blocks of the type of the parameters; those that are not moved are left out."""
+        """Return blocks of the type of the parameters; those that are not moved are left out."""
         blocks = self._together(arrays)
         return blocks[ONLY] if self.parameters.single else blocks
 
     def assemble(self, arrays: Mapping[Name, Array]) -> Any:
-        """Parameters as they came, with these arrays; those that are missing stay as they are."""
+        """Return parameters of the caller's type, with these arrays replaced."""
         return self.parameters.assemble(self._together({**self.given, **arrays}))
 
     def gradients(self, grads: Any) -> dict[Name, Array]:
-        """Somebody's gradients."""
+        """Return the caller's gradients by array."""
         by_block, single = self.parameters.gradients(grads), self.parameters.single
         blocks = self._blocks.items()
         return _split({n: as_gradient("" if single else n, {"": grads} if single else by_block, x) for n, x in blocks})
 
     def value_and_grad(self, function: LossAndGradient) -> LossAndGradient:
-        """Somebody's function, of named arrays; those that are missing stay as they are."""
+        """Return the caller's function as a function of named arrays; missing arrays keep their values."""
 
         def of_arrays(arrays: Mapping[Name, Array]) -> tuple[float, Any]:
             loss, grads = unpack_evaluation(function(self.assemble(arrays)))
@@ -134,7 +134,7 @@ class CheckedGradients(Mapping[str, Any]):
 
 
 def as_gradient(name: str, grads: Any, point: Any) -> Any:
-    """The gradient of one block, an array or a pair of its shapes, so that nothing broadcasts.
+    """Return the gradient of one block, an array or a pair of its shapes, so that nothing broadcasts.
 
     Examples
     --------
@@ -174,7 +174,7 @@ def _as_gradient_array(what: str, value: Any, shape: tuple[int, ...]) -> Array:
 
 
 def is_finite(array: Array) -> bool:
-    """One pass as a rule: a dot product is finite, or has overflowed, or met what is not finite."""
+    """Return one pass as a rule: a dot product is finite, or has overflowed, or met what is not finite."""
     flat = array.reshape(-1) if array.flags.c_contiguous else None
     with np.errstate(over="ignore", invalid="ignore"):
         if flat is not None and math.isfinite(np.dot(flat, flat)):
@@ -212,7 +212,7 @@ class Calls:
 
 
 def unpack_evaluation(result: Any) -> tuple[float, Any]:
-    """Loss and gradients, or an error that says what a ``value_and_grad`` returns.
+    """Return the loss and the gradients of an evaluation, or raise an error about what ``value_and_grad`` returned.
 
     Examples
     --------
@@ -234,7 +234,7 @@ _REPEATS = 1e-5
 def refuse_chance(
     loss: float, again: float, when: str = "; is dropout on, or does the function change the model"
 ) -> None:
-    """An error unless two calls with the same parameters gave the same loss.
+    """Raise an error unless two calls with the same parameters gave the same loss.
 
     Examples
     --------
@@ -248,7 +248,7 @@ def refuse_chance(
 
 
 def as_loss(name: str, loss: Any) -> float:
-    """The loss as a float.
+    """Return the loss as a float.
 
     Examples
     --------
@@ -272,7 +272,7 @@ def as_loss(name: str, loss: Any) -> float:
 
 
 def on_batch(function: Callable[..., Any], batch: Any) -> Callable[[Any], Any]:
-    """The function of parameters alone.
+    """Return the function of parameters alone.
 
     Examples
     --------

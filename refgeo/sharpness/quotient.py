@@ -128,7 +128,7 @@ class QuotientTangentSpace(TangentSpace[Any]):
     def _refuse_what_is_not_analytic(
         self, length: Callable[[Array], Any], numbers: Array, direction: Array, steps: Iterable[float]
     ) -> None:
-        """An error unless a complex step is what differences are, of one step or another."""
+        """Raise an error unless a complex step is what differences are, of one step or another."""
         quotients = [float(five_point(lambda t: length(numbers + t * direction), step)) for step in steps]
         if not np.isfinite(quotients).any():
             raise NotFiniteError("tensor: expected finite numbers near the point, so that it can be differentiated")
@@ -178,7 +178,7 @@ class QuotientTangentSpace(TangentSpace[Any]):
         return np.asarray(self._verticals @ (self._verticals.T @ x))
 
     def _along(self, x: Array) -> Array:
-        """D g along the vector with the coordinates x."""
+        """Return D g along the vector with the coordinates x."""
         return np.tensordot(x, self._slopes, 1)
 
     def _gamma(self, x: Array, z: Array) -> Array:
@@ -197,7 +197,7 @@ class QuotientTangentSpace(TangentSpace[Any]):
         return self._follow(v, 1.0)
 
     def _follow(self, v: Any, t: float) -> tuple[Any, Any]:
-        """The end and t times the velocity there, by integration in time from 0 to 1."""
+        """Return the end and t times the velocity there, by integration in time from 0 to 1."""
         reached, N = 0.0, self.n_coordinates
         velocity = t * flat(v)
 
@@ -293,7 +293,7 @@ class QuotientMetric(Metric[Any]):
         return f"QuotientMetric({getattr(self._given, '__name__', self._given)})"
 
     def at(self, point: Any) -> QuotientTangentSpace:
-        """The tangent space at `point`: an array, a pair or a dict of these.
+        """Return the tangent space at `point`: an array, a pair or a dict of these.
 
         Raises
         ------
@@ -303,7 +303,7 @@ class QuotientMetric(Metric[Any]):
         return QuotientTangentSpace(self, point)
 
     def tensor(self, point: Any) -> Any:
-        """The matrix g(θ), of a θ that may be complex."""
+        """Return the matrix g(θ), of a θ that may be complex."""
         if not self._is_inner_product:
             return self._given(point)
         basis = [reshape_like(unit, point) for unit in np.eye(flat(point).size)]
@@ -314,7 +314,7 @@ class QuotientMetric(Metric[Any]):
         return g
 
     def refuse_no_inner_product(self, point: Any, g: Array) -> None:
-        """An error where ``tensor(θ, a, b)`` is not symmetric, or not linear in a and b."""
+        """Raise an error where ``tensor(θ, a, b)`` is not symmetric, or not linear in a and b."""
         if not self._is_inner_product:
             return
         a, b = np.random.default_rng(0).standard_normal((2, len(g)))
@@ -328,20 +328,20 @@ class QuotientMetric(Metric[Any]):
                 )
 
     def lower_index(self, point: Any, v: Array) -> Any:
-        """The covector gv."""
+        """Return the covector gv."""
         if not self._is_inner_product:
             return self.tensor(point) @ v
         vector = reshape_like(v, point)
         return np.array([np.sum(self._given(point, vector, reshape_like(unit, point))) for unit in np.eye(v.size)])
 
     def square(self, point: Any, v: Array) -> Any:
-        """The number vᵀgv."""
+        """Return the number vᵀgv."""
         if not self._is_inner_product:
             return v @ self.tensor(point) @ v
         return np.sum(self._given(point, reshape_like(v, point), reshape_like(v, point)))
 
     def velocities(self, point: Any, root: Array) -> Array:
-        """Columns that span the vertical space; of symmetries, drawn until the rank is that of those before."""
+        """Return columns that span the vertical space; of symmetries, drawn until the rank is that of those before."""
         if self._velocities is not None:
             return self._velocities(point)
         V, rng, rank = np.zeros((len(root), 0)), np.random.default_rng(0), -1
@@ -357,7 +357,7 @@ class QuotientMetric(Metric[Any]):
         return V
 
     def _name_blocks(self, point: Any) -> Mapping[str, Any]:
-        """As blocks, with the names that the symmetries have for them."""
+        """Return a point as blocks, with the names that the symmetries have for them."""
         blocks = sorted({block for symmetry in self._groups for block in symmetry.blocks})
         if isinstance(point, Mapping) and set(blocks) <= set(point):
             return point
@@ -366,11 +366,11 @@ class QuotientMetric(Metric[Any]):
         return {blocks[0] if blocks else ONLY: point}
 
     def symmetries(self, block: str = ONLY) -> list[Symmetry]:
-        """The groups, as they act on parameters of which the metric measures this block, or on all of them."""
+        """Return the groups, as they act on parameters of which the metric measures this block, or on all of them."""
         return [self._on(block, symmetry) for symmetry in self._groups]
 
     def _on(self, block: str, symmetry: Symmetry) -> Symmetry:
-        """A symmetry under the name that the block has there."""
+        """Return a symmetry under the name that the block has there."""
         generator, act = partial(self._draw, block, symmetry), partial(self._carry, block, symmetry)
         return replace(symmetry, blocks=(block,), generator=generator, act=act, whole=block == ONLY)
 
@@ -382,7 +382,7 @@ class QuotientMetric(Metric[Any]):
         return {block: next(iter(moved.values()))} if block in params else moved
 
     def verify(self, point: Any, value_and_grad: Callable[[Any], Any] | None = None, *, rng: int = 0) -> Verification:
-        r"""Whether this is a quotient: of the group, of its metric, and of a loss.
+        r"""Return whether this is a quotient: of the group, of its metric, and of a loss.
 
         Near the point, vectors are carried along the orbits by elements of the group. Vertical ones must stay vertical,
         or the velocities are those of no group. Horizontal parts must keep their lengths, which is what a metric on the
@@ -425,7 +425,7 @@ class QuotientMetric(Metric[Any]):
 
 
 def _velocities(function: Callable[[Any], Any], point: Any) -> Array:
-    """As a matrix, checked."""
+    """Return velocities as a checked matrix."""
     N, given = flat(point).size, function(point)
     if not isinstance(given, np.ndarray):
         given = list(given)
@@ -443,7 +443,9 @@ def _velocities(function: Callable[[Any], Any], point: Any) -> Array:
 
 
 def _group(velocities: Callable[[Any], Array], metric: QuotientMetric) -> Symmetry:
-    """The group whose generators move points with these velocities, by about their length in the metric at t = 1."""
+    """Return the group whose generators move points with these velocities, by about their length in the metric at t =
+    1.
+    """
     drawn, carried = partial(_draw, velocities, metric), partial(_carry, velocities)
     return Symmetry("group of the metric", (), drawn, carried)
 
@@ -471,19 +473,19 @@ def _complex_step(function: Callable[[Array], Any], numbers: Array, direction: A
 
 
 def _is_positive(matrix: Any) -> bool:
-    """Finite and positive definite."""
+    """Return whether a matrix is finite and positive definite."""
     return bool(np.isfinite(matrix).all()) and bool(np.linalg.eigvalsh(matrix)[0] > 0.0)
 
 
 def _span(columns: Array) -> Array:
-    """An orthonormal basis of what they span."""
+    """Return an orthonormal basis of what they span."""
     lengths = np.linalg.norm(columns, axis=0)
     U, sigma, _ = np.linalg.svd(columns[:, lengths > 0.0] / lengths[lengths > 0.0], full_matrices=False)
     return np.asarray(U[:, sigma > _DEPENDENT])
 
 
 def _point(name: str, value: Any) -> Any:
-    """Checked: an array, a pair or a dict of these."""
+    """Check a point: an array, a pair or a dict of these."""
     if isinstance(value, Mapping):
         return Blocks({block: _point(f"{name}, block {block!r}", part) for block, part in value.items()})
     is_pair = isinstance(value, Pair) or (isinstance(value, tuple) and len(value) == 2 and np.ndim(value[0]) >= 2)

@@ -12,7 +12,7 @@ from refgeo.support.arguments import number
 
 
 def proposed_radius(value_and_grad: LossAndGradient, params: Any, metric: Metric[Any], bend: float = 0.05) -> float:
-    r"""The radius up to which second-order geodesics bend little, whatever block the search moves.
+    r"""Return the radius up to which second-order geodesics bend little, whatever block the search moves.
 
     In every block (and head) the gradient at θ has a direction u of unit length. Along it a second-order geodesic
     :math:`ρu - ½ρ^2Γ(u, u)` bends by the share :math:`ρ‖½Γ(u, u)‖` of its length. The radius is the one at which that

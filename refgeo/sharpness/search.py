@@ -404,7 +404,7 @@ class _BatchSearch:
         )
 
     def _is_hidden_slope_relevant(self, ball: Ball, value: float) -> bool:
-        """Whether a slope that noise or a kink hides could change the value noticeably."""
+        """Return whether a slope that noise or a kink hides could change the value noticeably."""
         return not self.loss_noise.hidden_slope * ball.radius <= _MAX_HIDDEN_SHARE * value
 
 

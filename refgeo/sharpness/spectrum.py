@@ -119,7 +119,7 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
         return 1e-10 if self._product is not None else max(1e-6, self.error())
 
     def _measure_noise(self, longest: float) -> tuple[float, float]:
-        """The noise of the gradient, and the step at which it does as much as the third derivative may.
+        """Return the noise of the gradient, and the step at which it does as much as the third derivative may.
 
         With the curvature c of a line, noise ν/h and an error of c (h/l)² are equal at h = l (ν/cl)^⅓.
         """
@@ -143,23 +143,23 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
         return off, float(np.clip(best, _SHORTEST * scale, longest))
 
     def horizontal(self, x: npt.ArrayLike) -> Array:
-        """The horizontal part of coordinates."""
+        """Return the horizontal part of coordinates."""
         return self._space.horizontal(np.asarray(x, dtype=np.float64))
 
     def tangent_vector(self, x: npt.ArrayLike) -> Any:
-        """Coordinates, of an eigenvector for example, as a tangent vector of the type of the parameters."""
+        """Return coordinates, of an eigenvector for example, as a tangent vector of the type of the parameters."""
         return self._space.tangent_vector(np.asarray(x, dtype=np.float64))
 
     def error(self, rng: np.random.Generator | int | None = 0) -> float:
-        """The relative error of a product with a random unit vector, which is 0 with a Hessian-vector product: how far
-        products for the steps h and 2h are apart, or what the noise of the gradient makes, whichever is more.
+        """Return the relative error of a product with a random unit vector, which is 0 with a Hessian-vector product:
+        how far products for the steps h and 2h are apart, or what the noise of the gradient makes, whichever is more.
         """
         x = self.horizontal(np.random.default_rng(rng).standard_normal(self.shape[0]))
         length = float(np.linalg.norm(self @ x))
         return self.error_along(x) / max(length, float(np.finfo(np.float64).tiny))
 
     def error_along(self, x: Array) -> float:
-        """The same of one product, absolute.
+        """Return the same of one product, absolute.
 
         Examples
         --------
@@ -288,7 +288,8 @@ def eigenvalues(
     tolerance: float | None = None,
     rng: np.random.Generator | int | None = 0,
 ) -> Eigenvalues:
-    """The k extreme eigenvalues on the horizontal space with their multiplicities, by SciPy's Lanczos method (ARPACK).
+    """Return the k extreme eigenvalues on the horizontal space with their multiplicities, by SciPy's Lanczos method
+    (ARPACK).
 
     A Krylov space of one vector has one direction of every eigenspace. So what has been found is deflated, and the
     method begins again at a new random vector, until the best that it finds is no better than the k values that are
@@ -346,7 +347,7 @@ def eigenvalues(
 
 
 def _whole(hessian: RiemannianHessian, sign: float) -> tuple[Array, Array]:
-    """All of sign·H on the horizontal space, descending."""
+    """Return all of sign·H on the horizontal space, descending."""
     n = hessian.shape[0]
     projector = np.stack([hessian.horizontal(e) for e in np.eye(n)], axis=1)
     U, kept, _ = np.linalg.svd(projector)
@@ -359,7 +360,7 @@ def _whole(hessian: RiemannianHessian, sign: float) -> tuple[Array, Array]:
 def _deflate(
     hessian: RiemannianHessian, k: int, sign: float, tolerance: float, rng: np.random.Generator
 ) -> tuple[Array, Array]:
-    """The k largest of sign·H or more, descending: what is found is deflated until nothing better is.
+    """Return the k largest of sign·H or more, descending: what is found is deflated until nothing better is.
 
     Lanczos' method sees sign·H + 2‖H‖ I on the horizontal vectors orthogonal to those that were found, and zero on all
     others: so these are the smallest, and an eigenvalue 0 of H is as good as any other.
@@ -422,7 +423,7 @@ class Trace(NamedTuple):
 
 
 def trace(hessian: LinearOperator, products: int = 30, rng: np.random.Generator | int | None = 0) -> Trace:
-    r"""The trace by Hutch++ (Meyer et al. 2021).
+    r"""Return the trace by Hutch++ (Meyer et al. 2021).
 
     With Q an orthonormal basis of H times a third of the random vectors,
     :math:`\mathrm{tr}\,Q^\top H Q + \mathrm{mean}\, g^\top (I - QQ^\top) H (I - QQ^\top) g`: what is large is summed

@@ -41,7 +41,7 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
     maximizers: bool = True,
     progress: bool = False,
 ) -> SharpnessResult | SharpnessCurve:
-    r"""The largest increase of a loss in a geodesic ball, by Auto-PGD (Eq. 3; Alg. 1).
+    r"""Find the largest increase of a loss in a geodesic ball, by Auto-PGD (Eq. 3; Alg. 1).
 
     .. math:: \max_{‖ξ‖_θ ≤ ρ,\; ξ\,\text{horizontal}} L(γ_ξ(1)) - L(θ)
 

@@ -21,7 +21,7 @@ _FEW = 20
 
 
 def real_array(name: str, value: npt.ArrayLike) -> Array:
-    """A float64 copy of `value`; the array itself if it is one that nobody can write to.
+    """Return a float64 copy of `value`; the array itself if it is one that nobody can write to.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def real_array(name: str, value: npt.ArrayLike) -> Array:
 
 
 def one_array(name: str, value: npt.ArrayLike) -> Array:
-    """The same for parameters, where a list of arrays would become one array if their shapes happen to be equal.
+    """Return the same for parameters, where a list of arrays would become one array if their shapes happen to be equal.
 
     Examples
     --------
@@ -67,7 +67,8 @@ def one_array(name: str, value: npt.ArrayLike) -> Array:
 
 
 def detach(value: Any) -> Any:
-    """A tensor of PyTorch without its graph and from its device, where NumPy can read it; anything else as it is.
+    """Return a tensor of PyTorch without its graph and from its device, where NumPy can read it; anything else as it
+    is.
 
     Examples
     --------
@@ -81,7 +82,7 @@ def detach(value: Any) -> Any:
 
 
 def refuse_masked(name: str, value: Any) -> None:
-    """An error for an array of which some entries are masked: whatever is behind them is no number.
+    """Raise an error for an array of which some entries are masked: whatever is behind them is no number.
 
     Examples
     --------
@@ -97,7 +98,8 @@ def refuse_masked(name: str, value: Any) -> None:
 def number(
     name: str, value: Any, meaning: str = "", *, least: float = -np.inf, above: float = -np.inf, most: float = np.inf
 ) -> float:
-    """One finite number, `least` or more, more than `above`, `most` or less; also one in an array without dimensions.
+    """Return one finite number, `least` or more, more than `above`, `most` or less; also one in an array without
+    dimensions.
 
     Examples
     --------
@@ -124,7 +126,7 @@ def number(
 
 
 def radius_of(value: Any) -> float:
-    """ρ as a float.
+    """Return ρ as a float.
 
     Examples
     --------
@@ -135,7 +137,7 @@ def radius_of(value: Any) -> float:
 
 
 def radii_listed(value: Any) -> list[float]:
-    """ρ, or several, as a list of floats.
+    """Return ρ, or several, as a list of floats.
 
     Examples
     --------
@@ -151,7 +153,7 @@ def radii_listed(value: Any) -> list[float]:
 
 
 def radii_of(value: npt.ArrayLike, batch: tuple[int, ...]) -> Array:
-    """Many ρ, of a shape that the leading dimensions `batch` broadcast to.
+    """Return radii of a shape with which the leading dimensions `batch` broadcast.
 
     Examples
     --------
@@ -170,7 +172,7 @@ def radii_of(value: npt.ArrayLike, batch: tuple[int, ...]) -> Array:
 
 
 def integer(name: str, value: Any, least: int = 1) -> int:
-    """An integer, `least` or more.
+    """Return an integer, `least` or more.
 
     Examples
     --------
@@ -183,7 +185,7 @@ def integer(name: str, value: Any, least: int = 1) -> int:
 
 
 def seed_of(rng: np.random.Generator | int | None) -> int:
-    """A seed: the integer itself, or one drawn from the generator.
+    """Return a seed: the integer itself, or one drawn from the generator.
 
     Examples
     --------
@@ -198,7 +200,7 @@ def seed_of(rng: np.random.Generator | int | None) -> int:
 
 
 def order_of(value: object) -> Order:
-    """Of a geodesic: 1, 2 or "exact".
+    """Return the order of a geodesic: 1, 2 or "exact".
 
     Examples
     --------
@@ -213,7 +215,7 @@ def order_of(value: object) -> Order:
 
 
 def as_list(names: str | Iterable[str]) -> list[str]:
-    """Names, of which one may be given alone.
+    """Return names as a list; a single name may be given alone.
 
     Examples
     --------
@@ -224,7 +226,7 @@ def as_list(names: str | Iterable[str]) -> list[str]:
 
 
 def one_of(name: str, value: str, known: Iterable[str]) -> str:
-    """The value, which is one of the known ones.
+    """Return the value, which is one of the known ones.
 
     Examples
     --------

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def printable(text: str) -> str:
-    r"""Somebody's text without what a terminal would obey: escape sequences, and control characters but new lines.
+    r"""Return somebody's text without escape sequences and control characters, except new lines.
 
     Examples
     --------
@@ -22,7 +22,7 @@ def printable(text: str) -> str:
 
 
 def without_common_words(names: Collection[str]) -> dict[str, str]:
-    """Names of blocks without the words that stand in all of them, each by its full name.
+    """Return a short name of each block, without the words that all names contain.
 
     Examples
     --------
@@ -35,7 +35,7 @@ def without_common_words(names: Collection[str]) -> dict[str, str]:
 
 
 def needed(table: Any) -> int:
-    """The width of a table that is not broken.
+    """Return the width of a table that is not broken.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def needed(table: Any) -> int:
 
 
 def as_text(*shown: Any, width: int = 0) -> str:
-    r"""What `rich` would print, as lines of plain text without spaces at their ends; as wide as its tables need.
+    r"""Return what `rich` would print as lines of plain text, without spaces at their ends.
 
     Parameters
     ----------

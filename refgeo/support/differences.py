@@ -7,7 +7,7 @@ from typing import Any
 
 
 def five_point(f: Callable[[float], Any], step: float) -> Any:
-    """The derivative of f at 0; the error is O(step⁴).
+    """Return the derivative of f at 0; the error is O(step⁴).
 
     Examples
     --------

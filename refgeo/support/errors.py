@@ -83,7 +83,7 @@ NO_GEODESIC = (RankDeficientError, GeodesicIncompleteError, GeodesicAccuracyErro
 
 @contextmanager
 def about(what: str) -> Iterator[None]:
-    """An error of somebody's input says what it is about.
+    """Raise an error of somebody's input says what it is about.
 
     Examples
     --------

@@ -8,7 +8,8 @@ from refgeo.support.extras import require
 
 
 def make_axes(axes: Any = None, rows: int = 1, size: tuple[float, float] = (6.0, 3.6)) -> Any:
-    """The axes given, or those of a new figure, several below each other; without a frame above and on the right.
+    """Return the axes given, or those of a new figure, several below each other; without a frame above and on the
+    right.
 
     Parameters
     ----------

@@ -46,7 +46,7 @@ def write_whole(file: str | Path, content: bytes) -> None:
 
 
 def refuse_unwritable(file: str | Path) -> None:
-    """OSError, before the work, where `write_whole` could not write.
+    """Raise OSError before the work if `write_whole` could not write after it.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def refuse_unwritable(file: str | Path) -> None:
 
 @contextlib.contextmanager
 def _beside(file: Path) -> Iterator[tuple[Path, Path]]:
-    """The file behind links, and one beside it, which is nobody else's and which others may not read."""
+    """Return the file behind links, and one beside it, which is nobody else's and which others may not read."""
     if file.is_dir():
         raise IsADirectoryError(f"{file}: expected a file, got a folder")
     target = Path(os.path.realpath(file))
@@ -81,14 +81,15 @@ def _beside(file: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def _mask() -> int:
-    """Of the rights of new files; Python tells it to who sets it."""
+    """Return the mask of the rights of new files, which Python reveals only to those who set it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
 
 
 def is_stream(file: Path) -> bool:
-    """Whether it is no file of its own: a device, a pipe, or what a standard stream writes to, as ``/dev/stdout``.
+    """Return whether it is no file of its own: a device, a pipe, or what a standard stream writes to, as
+    ``/dev/stdout``.
 
     Examples
     --------
@@ -105,7 +106,7 @@ def is_stream(file: Path) -> bool:
 
 
 def strict_json(content: Any) -> str:
-    r"""JSON that every reader takes: NaN and infinity, which it does not have, are null.
+    r"""Return JSON that every reader accepts: NaN and infinity, which JSON does not have, become null.
 
     Examples
     --------
@@ -138,7 +139,7 @@ def write_text(file: str | Path, text: str) -> None:
 
 
 def import_file(file: Path, alias: str) -> ModuleType:
-    """A Python file as a module; what lies beside it can be imported, then and by its functions later.
+    """Return a Python file as a module; what lies beside it can be imported, then and by its functions later.
 
     It has its own name if that leads to it, so that its functions go to other processes, and else the alias.
 
@@ -170,7 +171,7 @@ def import_file(file: Path, alias: str) -> ModuleType:
 
 
 def origin(name: str) -> Path | None:
-    """The file that a name leads to in another process with this one's path, whatever is imported here.
+    """Return the file that a name leads to in another process with this one's path, whatever is imported here.
 
     Examples
     --------
@@ -192,7 +193,7 @@ def origin(name: str) -> Path | None:
 
 
 def same_file(a: str | Path | None, b: str | Path | None) -> bool:
-    """Whether two names are of one file.
+    """Return whether two names are of one file.
 
     Examples
     --------
@@ -203,7 +204,7 @@ def same_file(a: str | Path | None, b: str | Path | None) -> bool:
 
 
 def place_of(spec: str) -> tuple[str, str]:
-    """A module or file, and the object in it, from "module", "module:object", "file.py" or "file.py:object".
+    """Return a module or file, and the object in it, from "module", "module:object", "file.py" or "file.py:object".
 
     Examples
     --------

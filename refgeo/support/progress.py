@@ -19,7 +19,7 @@ Tell = Callable[[int, int, str], None]
 
 @contextmanager
 def show_progress(what: str, quiet: bool = False) -> Iterator[Tell]:
-    """A bar on a terminal; in a file or pipe a line now and then.
+    """Return a bar on a terminal; in a file or pipe a line now and then.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def show_progress(what: str, quiet: bool = False) -> Iterator[Tell]:
 
 @contextmanager
 def _lines(what: str, stream: Any) -> Iterator[Tell]:
-    """Progress as lines of text, also while a single call takes long."""
+    """Show progress as lines of text, also while a single call takes long."""
     begun = time.monotonic()
     piece = last = (0, begun, 0, "")  # a piece of work: its total, when it was first heard of, at what
     over = threading.Event()
@@ -84,7 +84,7 @@ def _lines(what: str, stream: Any) -> Iterator[Tell]:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Whether somebody has pressed Ctrl-C: the first time it is noted, the second time it interrupts.
+    """Return whether somebody has pressed Ctrl-C: the first time it is noted, the second time it interrupts.
 
     Where Ctrl-C means something else already, or where it does not arrive, in another thread, nothing is noted.
 

@@ -585,7 +585,7 @@ def _reveals(failed: FailedCheck, scene: Scene, part: int | None = None) -> bool
 
 
 def _find_wrong_part(failed: FailedCheck) -> int | None:
-    """Return the index of the only wrong part (G, H) at a sample of failing points; None if both or neither are wrong."""
+    """Return the index of the only wrong part (G, H) at a sample of failing points; None if both are or neither is."""
     wrong = np.zeros(2, dtype=bool)
     for sample in _samples(failed.value, failed.backend, _thin(failed.failing)):
         if len(sample.right) != 2:

@@ -161,7 +161,9 @@ def visible_levels(features: Features) -> set[Level]:
 
 
 def is_informative(features: Features, operation: Operation) -> bool:
-    """Return whether a point tests an operation in a way of its own: it has no special level, or one that has effect."""
+    """Return whether a point tests an operation in a way of its own: without a special level, or with an effective
+    one.
+    """
     special = [name for kind, level in _find_special_levels(features) for name in SPECIAL_LEVELS[kind][level]]
     return not special or any(affects(name, operation) for name in special)
 
