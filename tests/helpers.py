@@ -150,8 +150,8 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    found = re.findall(r"^```(\w+)(?: title=\"(.*?)\")?\n(.*?)^```$", page.read_text(encoding="utf-8"), re.S | re.M)
-    return [Block(page, *parts) for parts in found]
+    result = re.findall(r"^```(\w+)(?: title=\"(.*?)\")?\n(.*?)^```$", page.read_text(encoding="utf-8"), re.S | re.M)
+    return [Block(page, *parts) for parts in result]
 
 
 def grown(module, factor=15.0):

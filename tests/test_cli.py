@@ -232,9 +232,9 @@ def test_a_layout_that_does_not_fit_is_told_before_heads_are_asked_for(tmp_path,
 
     save_file({"encoder.block.0.layer.0.SelfAttention.q.weight": np.eye(4)}, tmp_path / "model.safetensors")
     assert main(["inspect", "--checkpoint", str(tmp_path), "--layout", "bert"]) == 2
-    said = capsys.readouterr().err
-    assert "expected tensors named" in said
-    assert "heads" not in said
+    message = capsys.readouterr().err
+    assert "expected tensors named" in message
+    assert "heads" not in message
 
 
 def test_options_with_several_values_look_alike(capsys):
@@ -283,8 +283,8 @@ def test_no_output_replaces_what_is_read_or_another_output(tmp_path, network, ca
         [*network, "--json", "same.png", "--plot", "same.png"],
     ):
         assert main(arguments) == 2
-        said = capsys.readouterr().err
-        assert "is also an input" in said or "is given twice" in said
+        message = capsys.readouterr().err
+        assert "is also an input" in message or "is given twice" in message
     assert {file: file.read_bytes() for file in read} == read
     assert not (tmp_path / "same").exists()
 

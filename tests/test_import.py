@@ -136,9 +136,9 @@ def imports():
     """By module, the modules of the package that it imports, also in functions and for types alone."""
     root = Path(refgeo.__file__).parent
     modules = {".".join(path.relative_to(root.parent).with_suffix("").parts): path for path in root.rglob("*.py")}
-    found = {}
+    result = {}
     for name, path in modules.items():
-        found[name] = set()
+        result[name] = set()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             targets = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom):
@@ -148,9 +148,9 @@ def imports():
                 and isinstance(node.func, ast.Attribute)
                 and node.func.attr == "import_module"
             ):
-                targets = [one.value for one in node.args if isinstance(one, ast.Constant)]
-            found[name] |= {target for target in targets if target in modules and target != name}
-    return found
+                targets = [item.value for item in node.args if isinstance(item, ast.Constant)]
+            result[name] |= {target for target in targets if target in modules and target != name}
+    return result
 
 
 @pytest.mark.slow
@@ -163,6 +163,6 @@ def test_imports_run_one_way():
         folder = name.split(".")[1]
         for target in targets:
             if target.count("."):
-                other = target.split(".")[1]
-                assert other == folder or level[other] > level[folder], f"{name} imports {target}"
+                second = target.split(".")[1]
+                assert second == folder or level[second] > level[folder], f"{name} imports {target}"
     assert len(list(graphlib.TopologicalSorter(edges).static_order())) >= len(edges)

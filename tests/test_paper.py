@@ -154,9 +154,9 @@ def test_functions_of_matrices_agree_in_every_arithmetic(name, metric, relaxatio
             vectors += [rng.standard_normal(F.shape) for F in vectors[:2]]
         expected = call(name, np.array, metric, vectors, relaxation)
         result = call(name, arithmetic.make, metric, vectors, relaxation)
-        for one, other in zip(result, expected, strict=True):
+        for item, second in zip(result, expected, strict=True):
             np.testing.assert_allclose(
-                arithmetic.back(one), other, rtol=0, atol=arithmetic.tolerance * np.abs(other).max()
+                arithmetic.back(item), second, rtol=0, atol=arithmetic.tolerance * np.abs(second).max()
             )
 
 
@@ -184,18 +184,18 @@ def test_functions_of_numbers_agree_in_every_arithmetic(name, arithmetic):
     f = getattr(paper, name)
     expected = NUMBERS[name](f, *diagonal_case())
     result = NUMBERS[name](f, *map(arithmetic.numbers, diagonal_case()))
-    for one, other in zip(result, expected, strict=True):
-        np.testing.assert_allclose(arithmetic.back(one), other, rtol=arithmetic.tolerance)
+    for item, second in zip(result, expected, strict=True):
+        np.testing.assert_allclose(arithmetic.back(item), second, rtol=arithmetic.tolerance)
 
 
 @pytest.mark.parametrize("name", ["group_action", "vertical_vector"])
 def test_the_action_agrees_in_every_arithmetic(name, arithmetic):
     rng = np.random.default_rng(1)
     arrays = [*point(rng), np.eye(3) + 0.2 * rng.standard_normal((3, 3))]
-    for one, other in zip(
+    for item, second in zip(
         getattr(paper, name)(*map(arithmetic.make, arrays)), getattr(paper, name)(*arrays), strict=True
     ):
-        np.testing.assert_allclose(arithmetic.back(one), other, rtol=0, atol=10 * arithmetic.tolerance)
+        np.testing.assert_allclose(arithmetic.back(item), second, rtol=0, atol=10 * arithmetic.tolerance)
 
 
 def quadratic(Y):
@@ -283,19 +283,19 @@ def test_gradients_pass_through(name, metric, relaxation):
         return number(np.array, G + t * direction, H)
 
     expected = (8 * (along(step) - along(-step)) - (along(2 * step) - along(-2 * step))) / (12 * step)
-    found = {}
+    result = {}
     import autograd
 
     assert rg.value_and_grad  # whose module gives boxes their transpose
-    found["autograd"] = np.sum(autograd.grad(lambda x: number(np.array, x, H))(G) * direction)
+    result["autograd"] = np.sum(autograd.grad(lambda x: number(np.array, x, H))(G) * direction)
     torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
     tensor = torch.tensor(G, requires_grad=True)
     number(torch.tensor, tensor, torch.tensor(H)).backward()
-    found["torch"] = np.sum(tensor.grad.numpy() * direction)
+    result["torch"] = np.sum(tensor.grad.numpy() * direction)
     jax.config.update("jax_enable_x64", True)
     gradient = jax.grad(lambda x: number(jax.numpy.asarray, x, jax.numpy.asarray(H)))(jax.numpy.asarray(G))
-    found["jax"] = np.sum(np.asarray(gradient) * direction)
-    for library, value in found.items():
+    result["jax"] = np.sum(np.asarray(gradient) * direction)
+    for library, value in result.items():
         assert value == pytest.approx(expected, rel=1e-6), library
 
 
@@ -337,9 +337,9 @@ def test_the_second_order_maximum_is_that_of_a_fine_grid():
             value = 4.0 * b @ (beta * r) + 4.0 * np.sum((b * beta @ X.T) ** 2, axis=-1)
             if metric == "inv":
                 value = value + 4.0 * b**2 @ (beta * r)
-            found = paper.diagonal_sharpness_second_order(metric, u, v, X, y, 0.3)
-            assert value.max() <= found * (1 + 1e-12)
-            assert found <= value.max() * (1 + 1e-8)
+            result = paper.diagonal_sharpness_second_order(metric, u, v, X, y, 0.3)
+            assert value.max() <= result * (1 + 1e-12)
+            assert result <= value.max() * (1 + 1e-8)
 
 
 def test_diagonal_sharpness_lies_between_certified_bounds():
@@ -359,8 +359,8 @@ def test_the_toy_is_a_diagonal_network_of_width_one():
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal(4), rng.standard_normal(4)
     for G, H in rng.standard_normal((5, 2)):
-        found = rg.diagonal.worst_case("inv", [G], [H], x[:, None], y, 0.3)
-        assert found.lower * (1 - 1e-9) <= paper.toy_sharpness(G, H, x, y, 0.3) <= found.upper * (1 + 1e-9)
+        result = rg.diagonal.worst_case("inv", [G], [H], x[:, None], y, 0.3)
+        assert result.lower * (1 - 1e-9) <= paper.toy_sharpness(G, H, x, y, 0.3) <= result.upper * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("order", [1, 2])
@@ -372,11 +372,11 @@ def test_sharpness_is_that_of_the_search_without_its_starts(metric, order):
         G, H = (rng.standard_normal((rows, 3)) for rows in (5, 4))
         Y = rng.standard_normal((5, 4))
         value, _ = paper.geodesic_sharpness(quadratic(Y), [paper.PairBlock(metric, (G, H), order)], 0.5, n_iter)
-        found = rg.worst_case_sharpness(
+        result = rg.worst_case_sharpness(
             of_pair(Y), rg.Pair(G, H), {"inv": rg.InvariantMetric(), "mix": rg.MixedMetric()}[metric], 0.5, order=order,
             n_iter=n_iter, n_restarts=1, verify=False,
         )  # fmt: skip
-        assert value == pytest.approx(found.value, rel=1e-9)
+        assert value == pytest.approx(result.value, rel=1e-9)
 
 
 def croce_and_hein(loss, w, rho, n_iter, decided):
@@ -432,8 +432,8 @@ def test_steps_are_halved_where_each_condition_of_auto_pgd_says_so():
             lambda points, f=loss: (f(points[0][0])[0], [(f(points[0][0])[1],)]),
             [paper.ElementwiseBlock(w, np.ones(5))], 1.0,
         )  # fmt: skip
-        found = rg.worst_case_sharpness(loss, w, rg.EuclideanMetric(), 1.0, n_restarts=1, verify=False)
-        assert (value, found.value) == pytest.approx((expected, expected), rel=1e-6)
+        result = rg.worst_case_sharpness(loss, w, rg.EuclideanMetric(), 1.0, n_restarts=1, verify=False)
+        assert (value, result.value) == pytest.approx((expected, expected), rel=1e-6)
         alike += 1
 
 
@@ -474,11 +474,11 @@ def test_kendalls_tau():
 
 
 def test_what_the_paper_does_not_have_is_refused():
-    one = np.ones((1, 1))
+    item = np.ones((1, 1))
     with pytest.raises(NotImplementedError, match='metric: expected "inv" or "mix"'):
-        paper.riemannian_gradient("both", one, one, one, one)
+        paper.riemannian_gradient("both", item, item, item, item)
     with pytest.raises(NotImplementedError, match="order: expected 1 or 2"):
-        paper.geodesic("inv", one, one, one, one, 1.0, "exact")
+        paper.geodesic("inv", item, item, item, item, 1.0, "exact")
 
 
 @pytest.mark.parametrize("name", METRICS)
@@ -487,9 +487,9 @@ def test_formulas_take_integers(name):
     v = (np.array([[1, 0], [0, 2], [1, 1]]), np.array([[0, 1], [1, 0]]))
     for relaxation in (0.0, 0.5):
         as_floats = paper.horizontal_projection(name, *(x.astype(float) for x in (G, H, *v)), relaxation=relaxation)
-        found = paper.horizontal_projection(name, G, H, *v, relaxation=relaxation)
-        for one, other in zip(found, as_floats, strict=True):
-            assert np.allclose(one, other, rtol=1e-14)
+        result = paper.horizontal_projection(name, G, H, *v, relaxation=relaxation)
+        for item, second in zip(result, as_floats, strict=True):
+            assert np.allclose(item, second, rtol=1e-14)
 
 
 def test_single_precision_stays():
@@ -500,8 +500,8 @@ def test_single_precision_stays():
     # a weight whose square is no normal number takes nothing from the others
     loss = lambda points: (((points[0][0] - 1) ** 2).sum(), [(2 * (points[0][0] - 1),)])  # noqa: E731
     for least in (0.0, 1e-20, 1e-40):
-        found, _ = paper.adaptive_sharpness(loss, [np.array([least, 2.0], np.float32)], 0.1)
-        assert float(found) == pytest.approx(0.44, rel=1e-5)
+        result, _ = paper.adaptive_sharpness(loss, [np.array([least, 2.0], np.float32)], 0.1)
+        assert float(result) == pytest.approx(0.44, rel=1e-5)
 
 
 def test_adaptive_sharpness_is_that_of_the_search_without_its_starts():
@@ -519,8 +519,8 @@ def test_adaptive_sharpness_is_that_of_the_search_without_its_starts():
     for scale in (None, c):
         scales = None if scale is None else [scale]
         value, xi = paper.adaptive_sharpness(of_points, [w], 0.4, scale=scales)
-        found = rg.adaptive_sharpness(value_and_grad, w, 0.4, scale=scale, n_restarts=1)
-        assert value == pytest.approx(found.value, rel=1e-9)
+        result = rg.adaptive_sharpness(value_and_grad, w, 0.4, scale=scale, n_restarts=1)
+        assert value == pytest.approx(result.value, rel=1e-9)
         assert value_and_grad(w + xi[0][0])[0] - value_and_grad(w)[0] == pytest.approx(value, rel=1e-12)
 
 
@@ -533,8 +533,8 @@ def test_quadratics_are_maximised_where_all_of_the_gradient_is_along_the_largest
     rng = np.random.default_rng(0)
     for _ in range(50):
         c, radius = rng.standard_normal(4), float(rng.uniform(0.1, 3.0))
-        found = paper.maximise_quadratic(size * c, 0.9 * size * np.eye(4), radius)
-        assert found == pytest.approx(size * (radius * np.linalg.norm(c) + 0.45 * radius**2), rel=1e-12)
+        result = paper.maximise_quadratic(size * c, 0.9 * size * np.eye(4), radius)
+        assert result == pytest.approx(size * (radius * np.linalg.norm(c) + 0.45 * radius**2), rel=1e-12)
     # the gradient has no part along the largest eigenvector: x₁ = 1/(2 − 1), and the rest along it
     hard = paper.maximise_quadratic(size * np.array([1.0, 0.0]), size * np.diag([1.0, 2.0]), 2.0)
     assert hard == pytest.approx(size * (1.0 + 0.5 + 3.0), rel=1e-12)

@@ -49,12 +49,12 @@ ways = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @ways
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
 def test_network(network, way):
-    there = way(network)
-    assert repr(there) == repr(network)
-    for one, other in zip(there.state_dict().items(), network.state_dict().items(), strict=True):
-        assert one[0] == other[0]
-        assert np.array_equal(one[1], other[1])
-    assert there.summary().redundant == network.summary().redundant
+    target = way(network)
+    assert repr(target) == repr(network)
+    for item, second in zip(target.state_dict().items(), network.state_dict().items(), strict=True):
+        assert item[0] == second[0]
+        assert np.array_equal(item[1], second[1])
+    assert target.summary().redundant == network.summary().redundant
 
 
 @ways
@@ -82,10 +82,10 @@ BLOCKS = {
 @pytest.mark.parametrize("name", GROUPS)
 def test_symmetries_act_there_as_they_do_here(name, way):
     for group in GROUPS[name]:
-        there = way(group)
+        target = way(group)
         K = group.generator(BLOCKS, np.random.default_rng(0))
         moved, expected = (
-            there.act(BLOCKS, there.generator(BLOCKS, np.random.default_rng(0)), 0.5),
+            target.act(BLOCKS, target.generator(BLOCKS, np.random.default_rng(0)), 0.5),
             group.act(BLOCKS, K, 0.5),
         )
         for block in expected:
@@ -99,10 +99,10 @@ def as_list(block):
 
 @ways
 def test_gradients_with_nan_and_interruptions(way):
-    there = way(rg.Pair.unchecked(np.full((2, 1), np.nan), np.ones((1, 1))))
-    assert np.isnan(there.G).all()
-    assert not there.H.flags.writeable
+    target = way(rg.Pair.unchecked(np.full((2, 1), np.nan), np.ones((1, 1))))
+    assert np.isnan(target.G).all()
+    assert not target.H.flags.writeable
     result = rg.worst_case_sharpness(loss, POINT, rg.InvariantMetric(), 0.1, n_iter=1)
-    there = way(result)
-    assert there.to_dict() == result.to_dict()
-    assert np.array_equal(there.trace, result.trace)
+    target = way(result)
+    assert target.to_dict() == result.to_dict()
+    assert np.array_equal(target.trace, result.trace)

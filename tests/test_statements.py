@@ -99,8 +99,8 @@ def test_a_geodesic_depends_on_velocity_times_time_alone(name):
     space = METRICS[name].at(pair(0))
     v = space.random_tangent_vector(1)
     for order in (1, 2, "exact"):
-        one, other = space.geodesic(0.3 * v, 1.0, order), space.geodesic(v, 0.3, order)
-        assert difference(one, other) <= 1e-10 * np.linalg.norm(one.G), order
+        item, second = space.geodesic(0.3 * v, 1.0, order), space.geodesic(v, 0.3, order)
+        assert difference(item, second) <= 1e-10 * np.linalg.norm(item.G), order
 
 
 @pytest.mark.slow
@@ -150,13 +150,13 @@ def test_mix_inverts_in_all_but_its_inner_product(operation, monkeypatch):
     for function in ("solve", "sylvester"):
         original = getattr(paper, function)
         monkeypatch.setattr(paper, function, lambda *M, f=original, n=function: counted.append(n) or f(*M))
-    found = {}
+    result = {}
     for name in METRICS:
         counted.clear()
         needed = {"riemannian_gradient": 1, "horizontal_projection": 1}.get(operation, 2)
         getattr(paper, operation)(name, *pair(0), *itertools.chain(*(pair(k + 1) for k in range(needed))))
-        found[name] = len(counted)
-    assert found == INVERSIONS[operation]
+        result[name] = len(counted)
+    assert result == INVERSIONS[operation]
 
 
 def test_neither_metric_is_the_more_accurate_one():
@@ -167,9 +167,11 @@ def test_neither_metric_is_the_more_accurate_one():
     v = rng.standard_normal((10, 4)), rng.standard_normal((9, 4))
 
     def error(name, operation):
-        found = getattr(paper, operation)(name, G, H, *v)
+        result = getattr(paper, operation)(name, G, H, *v)
         truth = getattr(exact.ExactTangentSpace(name, G, H), operation)(v)
-        return difference(found, (part.mid for part in truth)) / np.hypot(*(np.linalg.norm(part.mid) for part in truth))
+        return difference(result, (part.mid for part in truth)) / np.hypot(
+            *(np.linalg.norm(part.mid) for part in truth)
+        )
 
     errors = {(n, o): error(n, o) for n in METRICS for o in ("horizontal_projection", "riemannian_gradient")}
     assert errors["inv", "horizontal_projection"] > 1e3 * errors["mix", "horizontal_projection"]
@@ -210,14 +212,14 @@ def test_relaxed_sharpness_changes_along_the_orbit(name, seed):
         E = p.product - Y
         return 0.5 * float(np.sum(E * E)), rg.Pair(E @ p.H, E.T @ p.G)
 
-    found = []
+    result = []
     for relaxation in (1e-2, 1e-3, 1e-4, 0.0):
         metric = type(METRICS[name])(relaxation)
         values = [rg.worst_case_sharpness(loss, p, metric, 0.1, n_restarts=1).value for p in (point, moved)]
-        found.append(values[1] / values[0])
-    assert found[3] == pytest.approx(1.0, rel=1e-6)
-    assert abs(found[1] - 1.0) > abs(found[2] - 1.0) > 1e-3
-    assert found[0] > 1.4 if name == "inv" else found[0] < 0.9
+        result.append(values[1] / values[0])
+    assert result[3] == pytest.approx(1.0, rel=1e-6)
+    assert abs(result[1] - 1.0) > abs(result[2] - 1.0) > 1e-3
+    assert result[0] > 1.4 if name == "inv" else result[0] < 0.9
 
 
 @metrics
@@ -246,10 +248,10 @@ def test_the_factors_of_an_encoder_have_full_rank_and_their_products_rank_h():
     from validation.examples import minilm
 
     pairs = [block for block in minilm.network().blocks.values() if isinstance(block, rg.Pair)]
-    assert sum(len(one.G) for one in pairs) == 144
-    for one in pairs:
-        assert max(float(np.linalg.cond(F).max()) for F in one) < 5.4
-        R_G, R_H = (np.linalg.qr(F)[1] for F in one)
+    assert sum(len(item.G) for item in pairs) == 144
+    for item in pairs:
+        assert max(float(np.linalg.cond(F).max()) for F in item) < 5.4
+        R_G, R_H = (np.linalg.qr(F)[1] for F in item)
         sigma = np.linalg.svd(R_G @ R_H.mT, compute_uv=False)  # those of the products, which have no further ones
         assert sigma.shape[-1] == 32
         assert np.all(sigma[:, 31] > 0.05 * sigma[:, 0])
@@ -283,7 +285,7 @@ def test_inv_is_smaller_on_the_square_of_the_figure_and_its_trace_only_after_a_d
         euclidean, inv, _ = f(G, H).values()
         assert float(np.mean(inv > euclidean)) == pytest.approx(share, abs=0.002)
         assert np.all(inv / inv.max() <= euclidean / euclidean.max() + 1e-12)
-        scaled = [(one - one.min()) / (one.max() - one.min()) for one in (inv, euclidean)]
+        scaled = [(item - item.min()) / (item.max() - item.min()) for item in (inv, euclidean)]
         assert float(np.mean(scaled[0] > scaled[1])) == pytest.approx(scaled_share, abs=0.002)
     corners = {(1.0, 1.0): (4.0, 4.0, 0.0), (1.0, -1.0): (12.0, 4.0, 4.0)}
     for (g, h), (inv, euclidean, loss) in corners.items():
@@ -369,8 +371,8 @@ def test_adaptive_sharpness_of_the_toy_needs_no_careful_scale():
     rho = 1e-3
     expected = paper.toy_sharpness(1.0, 1.0, 1.0, 1.0, rho)
     for G in (1.0, 3.0, 0.2):
-        found = diagonal.worst_case("adaptive", [G], [1.0 / G], [[1.0]], [1.0], rho)
-        assert found.lower.item() == pytest.approx(expected, rel=2e-3)
+        result = diagonal.worst_case("adaptive", [G], [1.0 / G], [[1.0]], [1.0], rho)
+        assert result.lower.item() == pytest.approx(expected, rel=2e-3)
         t = np.linspace(0.0, 2.0 * np.pi, 4001)  # the circle ‖δ/θ‖ = ρ, from the loss
         increase = (G * (1 + rho * np.cos(t)) / G * (1 + rho * np.sin(t)) - 1.0) ** 2
         assert increase.max() == pytest.approx(expected, rel=2e-3)
@@ -410,16 +412,16 @@ def test_the_second_order_term_of_22_needs_the_target():
 
 def test_the_sign_in_22_is_that_of_22_and_may_not_be_that_of_21():
     """G = H = x = 1 and y = 1.005: the sum of y⁰(y⁰ − y) is negative, and the maximum of (21) at the end b > 0."""
-    one, y, rho = np.ones(1), np.array([1.005]), 0.1
-    start = one
+    item, y, rho = np.ones(1), np.array([1.005]), 0.1
+    start = item
     assert np.sum(start * (start - y)) < 0.0
-    ends = {sign: increase_of_21(1.0, 1.0, one, y, rho, sign) for sign in (1.0, -1.0)}
+    ends = {sign: increase_of_21(1.0, 1.0, item, y, rho, sign) for sign in (1.0, -1.0)}
     assert ends == {1.0: pytest.approx(0.02156, abs=5e-6), -1.0: pytest.approx(0.01871, abs=5e-6)}
     of_22 = {
         sign: float(np.sum(2 * 2**0.5 * rho * sign * start * (start - y) + 2 * rho**2 * start**2)) for sign in ends
     }
     assert of_22[-1.0] > of_22[1.0]
-    assert paper.toy_sharpness(1.0, 1.0, one, y, rho) == pytest.approx(ends[1.0])
+    assert paper.toy_sharpness(1.0, 1.0, item, y, rho) == pytest.approx(ends[1.0])
 
 
 def test_any_two_points_of_a_quadrant_are_connected_and_horizontal_geodesics_stay_on_a_line():
@@ -460,7 +462,7 @@ def test_inv_of_diagonal_networks_is_flat_though_its_christoffel_term_is_not_zer
     for factor in (1.0, 5.0):  # du = u d(log u): the inner product of coordinate vectors is the same everywhere
         at = factor * u, v / factor
         for a, b, expected in (((1, 0), (1, 0), 2.0), ((1, 0), (0, 1), 0.0), ((0, 1), (0, 1), 2.0)):
-            vectors = [k * w * ones for one in (a, b) for k, w in zip(one, at, strict=True)]
+            vectors = [k * w * ones for item in (a, b) for k, w in zip(item, at, strict=True)]
             assert float(paper.diagonal_inner_product("inv", *at, *vectors)) == pytest.approx(expected)
     bent = paper.christoffel("inv", *(np.full((1, 1), x) for x in (2.0, 3.0, 1.0, 1.5, 1.0, 1.5)))
     assert bent[0].item() == pytest.approx(-0.5)
@@ -584,10 +586,10 @@ def test_an_interior_maximum_of_26_needs_a_radius_above_half_the_root_of_the_dim
     beyond = (q - 1.0) / (2.0 * (q - 2.0)) if q > 2.0 else np.inf
     assert beyond > 0.5
     for d in (1, 3):
-        one, X, y = np.ones(d), np.eye(d), np.full(d, q)
+        item, X, y = np.ones(d), np.eye(d), np.full(d, q)
         for ball in (0.3, 0.5, 0.7, 1.0, 2.0):  # of ‖b‖, which is ρ/√2
             values = [
-                paper.diagonal_sharpness_second_order("inv", one, one, X, y, 2**0.5 * ball * stretch)
+                paper.diagonal_sharpness_second_order("inv", item, item, X, y, 2**0.5 * ball * stretch)
                 for stretch in (1.0, 1.001)
             ]
             assert (values[1] > values[0] * (1.0 + 1e-9)) == (ball * 1.001 <= beyond * d**0.5 or q <= 2.0), (d, ball)
@@ -613,8 +615,8 @@ def test_adaptive_without_curvature_over_all_directions_and_over_horizontal_ones
     assert (every, horizontal) == pytest.approx((3.0, 2.664), abs=2e-3)
     loss = lambda p: float((p["u"][0] * p["v"][0] - 2.0) ** 2)  # noqa: E731
     grad = lambda p: {k: 2 * (p["u"] * p["v"] - 2.0) * p[o] for k, o in (("u", "v"), ("v", "u"))}  # noqa: E731
-    found = rg.adaptive_sharpness(lambda p: (loss(p), grad(p)), {"u": np.ones(1), "v": np.ones(1)}, 1.0, rng=seed)
-    assert found.value == pytest.approx(3.0, abs=1e-3)
+    result = rg.adaptive_sharpness(lambda p: (loss(p), grad(p)), {"u": np.ones(1), "v": np.ones(1)}, 1.0, rng=seed)
+    assert result.value == pytest.approx(3.0, abs=1e-3)
 
 
 @metrics
@@ -648,7 +650,7 @@ def test_inv_and_mix_live_on_the_quotient_and_relaxed_metrics_do_not(name):
         metric = rg.QuotientMetric(
             lambda p, a, b, eps=relaxation: paper.inner_product(name, *p, *a, *b, eps), rg.symmetry.general_linear("w")
         )
-        assert [one.verdict for one in metric.verify(pair(0))] == ["holds", verdict]
+        assert [item.verdict for item in metric.verify(pair(0))] == ["holds", verdict]
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -687,8 +689,8 @@ def test_far_from_zero_residual_the_first_order_term_rules():
     X, u, v, y = orthonormal(rng, 8, 4), *rng.standard_normal((2, 4)), rng.standard_normal(8)
     r = (u * v) * (X.T @ (X @ (u * v) - y))
     for rho in (1e-2, 1e-4):
-        found = rg.diagonal.worst_case("inv", u, v, X, y, rho).lower
-        assert found / (2.0 * 2**0.5 * rho * np.linalg.norm(r)) == pytest.approx(1.0, abs=10 * rho)
+        result = rg.diagonal.worst_case("inv", u, v, X, y, rho).lower
+        assert result / (2.0 * 2**0.5 * rho * np.linalg.norm(r)) == pytest.approx(1.0, abs=10 * rho)
 
 
 # 3.2 The size of the group --------------------------------------------------------------------------------------------
@@ -697,14 +699,14 @@ def test_far_from_zero_residual_the_first_order_term_rules():
 def test_distortion_of_the_trace_with_the_size_of_the_group_depends_on_what_is_held_fixed():
     from validation.paper.section3_2 import measure
 
-    found: dict[str, Any] = {rule: [measure(h, rule, draws=40)["median"] for h in (1, 8, 64)] for rule in
+    result: dict[str, Any] = {rule: [measure(h, rule, draws=40)["median"] for h in (1, 8, 64)] for rule in
                              ("length", "entries", "gaussian")}  # fmt: skip
-    assert found["length"][0] > 4.0 * found["length"][1] > 16.0 * found["length"][2]
-    assert found["gaussian"][2] > 3.0 * found["gaussian"][0]
-    assert max(found["entries"][1:]) < 1.5 * min(found["entries"][1:])
+    assert result["length"][0] > 4.0 * result["length"][1] > 16.0 * result["length"][2]
+    assert result["gaussian"][2] > 3.0 * result["gaussian"][0]
+    assert max(result["entries"][1:]) < 1.5 * min(result["entries"][1:])
     # the excess itself, as the least value grows like h; and a Gaussian A has ‖A‖² of about h²
-    assert found["length"][1] * 8 == pytest.approx(found["length"][2] * 64, rel=0.3)
-    assert found["gaussian"][2] == pytest.approx(32.0, rel=0.15)
+    assert result["length"][1] * 8 == pytest.approx(result["length"][2] * 64, rel=0.3)
+    assert result["gaussian"][2] == pytest.approx(32.0, rel=0.15)
 
 
 SMALL = sampled([(2, 2), (3, 2)], 1)

@@ -47,7 +47,7 @@ def main() -> int:
     if len(sys.argv) < 2 or sys.argv[1] not in EXPERIMENTS:
         lines = [__doc__ or ""]
         for group, programs in PROGRAMS.items():
-            lines += ["", f"{group}:", *(f"  {name:20}{what}" for name, (_, what) in programs.items())]
+            lines += ["", f"{group}:", *(f"  {name:20}{kind}" for name, (_, kind) in programs.items())]
         print("\n".join(lines), file=sys.stdout if sys.argv[1:] in (["-h"], ["--help"]) else sys.stderr)
         return 0 if sys.argv[1:] in (["-h"], ["--help"]) else 2
     name = sys.argv.pop(1)

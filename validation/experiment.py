@@ -67,8 +67,8 @@ class Results:
         here = ((name, function(*arguments)) for name, arguments in missing.items())
         with show_progress(description) as tell:
             tell(len(tasks) - len(missing), len(tasks), "")
-            found = here if workers == 1 else _in_processes(function, missing, workers)
-            for done, (name, value) in enumerate(found, len(tasks) - len(missing) + 1):
+            result = here if workers == 1 else _in_processes(function, missing, workers)
+            for done, (name, value) in enumerate(result, len(tasks) - len(missing) + 1):
                 self.values[name] = value
                 self.save()
                 tell(done, len(tasks), name)
@@ -82,16 +82,16 @@ class Results:
 
 def versions() -> dict[str, str]:
     """Of what numbers come from, and the processor's instructions: training in PyTorch depends on both."""
-    found = {"python": platform.python_version(), "refgeo": refgeo.__version__, "machine": platform.machine()}
+    result = {"python": platform.python_version(), "refgeo": refgeo.__version__, "machine": platform.machine()}
     for package in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
+            result[package] = metadata.version(package)
     if "torch" in sys.modules:
         torch = sys.modules["torch"]
-        found["instructions"] = torch.backends.cpu.get_cpu_capability()
+        result["instructions"] = torch.backends.cpu.get_cpu_capability()
         if torch.cuda.is_initialized():
-            found["device"] = torch.cuda.get_device_name()
-    return found
+            result["device"] = torch.cuda.get_device_name()
+    return result
 
 
 def _in_processes(

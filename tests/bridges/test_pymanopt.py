@@ -69,8 +69,8 @@ def test_pymanopts_checks_of_gradient_and_hessian(metric, capsys):
         problem, start, _ = completion(seed, metric)
         v = problem.manifold.random_tangent_vector(start)
         for quadratic, slope in ((False, 2.0), (True, 3.0)):
-            found = diagnostics.check_directional_derivative(problem, start, v, use_quadratic_model=quadratic)
-            assert found[-1][0] == pytest.approx(slope, abs=0.1)
+            result = diagnostics.check_directional_derivative(problem, start, v, use_quadratic_model=quadratic)
+            assert result[-1][0] == pytest.approx(slope, abs=0.1)
         w = problem.manifold.random_tangent_vector(start)
         Hv, Hw = problem.riemannian_hessian(start, v), problem.riemannian_hessian(start, w)
         inner = problem.manifold.inner_product
@@ -97,8 +97,8 @@ def test_pymanopts_check_of_the_retraction(metric, order, slope, monkeypatch, ca
     monkeypatch.setattr(diagnostics.plt, "show", lambda: diagnostics.plt.close("all"))
     monkeypatch.setattr(diagnostics.np, "logspace", lambda *_: 10.0 ** np.linspace(-3.0, -0.5, 40))
     diagnostics.check_retraction(manifold, like, manifold.random_tangent_vector(like))
-    told = capsys.readouterr().out
-    assert float(told.split("slope is: ")[1].split()[0].rstrip(".")) == pytest.approx(slope, abs=0.15)
+    message = capsys.readouterr().out
+    assert float(message.split("slope is: ")[1].split()[0].rstrip(".")) == pytest.approx(slope, abs=0.15)
 
 
 @every_metric
@@ -115,8 +115,8 @@ def test_trust_regions_converge_superlinearly(metric):
         return gradient
 
     problem._riemannian_gradient = watched
-    found = optimizer.run(problem, initial_point=start)
-    assert np.allclose(found.point.product, A, atol=1e-7)
+    result = optimizer.run(problem, initial_point=start)
+    assert np.allclose(result.point.product, A, atol=1e-7)
     falling = [norm for norm in dict.fromkeys(norms) if 1e-12 < norm < 0.3][-3:]
     powers = [np.log(b) / np.log(a) for a, b in itertools.pairwise(falling)]
     assert powers
@@ -144,10 +144,10 @@ def test_products_and_arrays():
         return ((w[:, None] * (G @ H.T) - A) ** 2).sum()
 
     start = [pair.random_point(), 1.0 + rng.random(5)]
-    found = pymanopt.optimizers.ConjugateGradient(verbosity=0, max_iterations=500).run(
+    result = pymanopt.optimizers.ConjugateGradient(verbosity=0, max_iterations=500).run(
         pymanopt.Problem(product, cost), initial_point=start
     )
-    assert found.cost < 1e-8
+    assert result.cost < 1e-8
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
@@ -164,9 +164,9 @@ def test_trust_regions_end_at_the_exact_minimum_of_a_quadratic(metric):
         def cost(w, A=A, b=b, P=P):
             return ((A @ (P @ w) - b) ** 2).sum()
 
-        found = pymanopt.optimizers.TrustRegions(verbosity=0).run(pymanopt.Problem(manifold, cost))
-        assert np.isfinite(found.cost)
-        assert found.gradient_norm < 1e-5
+        result = pymanopt.optimizers.TrustRegions(verbosity=0).run(pymanopt.Problem(manifold, cost))
+        assert np.isfinite(result.cost)
+        assert result.gradient_norm < 1e-5
 
 
 def test_gradients_as_lists():

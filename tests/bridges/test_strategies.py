@@ -38,12 +38,12 @@ def test_ranges_are_kept_and_both_ends_are_reached(data):
 @pytest.mark.slow
 def test_ranges_reach_their_ends():
     for end in (1e-3, 10.0):
-        found = find(
+        result = find(
             strategies.pairs(((), 1, 1, 1), scale=(1e-3, 10.0)),
             lambda point, end=end: np.isclose(abs(point.G.item()), end),
             settings=settings(max_examples=2000, database=None, derandomize=True),
         )
-        assert found.H.item() == 1.0, "the other factor is shrunk to scale 1"
+        assert result.H.item() == 1.0, "the other factor is shrunk to scale 1"
 
 
 @seeded

@@ -146,7 +146,7 @@ def test_update_rules_are_items_of_backends_that_have_them(pytester):
 def test_options_of_an_expected_failure_stand_in_any_order():
     options, name = {"momentum": [0], "eps": [1e-6]}, "step.invariant[eps=1e-6,momentum=0]"
     mark = rg.testing.parametrize_with_checks([paper_step], options=options, expected_failures={name: "known"})
-    known = [one.id for one in mark.args[1] if one.marks and one.marks[0].name == "xfail"]
+    known = [item.id for item in mark.args[1] if item.marks and item.marks[0].name == "xfail"]
     assert known == ["paper_step-step.invariant[momentum=0, eps=1e-06]"]
 
 
@@ -169,7 +169,7 @@ def test_every_check_of_every_metric_and_dtype_is_an_item_and_names_differ():
     from refgeo.conformance.judging.checks import select_checks
 
     ids = [item.id for item in mark.args[1]]
-    kinds = [one.kind for one in select_checks(None) if one.name != "retraction"]
+    kinds = [entry.kind for entry in select_checks(None) if entry.name != "retraction"]
     # the law of the retraction, which the formulas lack, is one skipped item of each
     assert len(ids) == 2 * (2 * (2 * kinds.count("value") + kinds.count("contract")) + 1)
     assert "refgeo.paper-mix-geodesic_2-float32" in ids
@@ -307,11 +307,11 @@ def test_assert_matches_says_what_does_not_fit(change, error, message):
 
 
 def test_unknown_functions_and_metrics_are_named():
-    one = np.ones((1, 1))
+    item = np.ones((1, 1))
     with pytest.raises(ValueError, match="function: expected one of"):
-        rg.testing.assert_matches(1.0, "norm", "inv", one, one)
+        rg.testing.assert_matches(1.0, "norm", "inv", item, item)
     with pytest.raises(ValueError, match='metric: expected "inv", "mix" or'):
-        rg.testing.assert_matches(1.0, "inner_product", "euclid", one, one, one, one, one, one)
+        rg.testing.assert_matches(1.0, "inner_product", "euclid", item, item, item, item, item, item)
 
 
 @pytest.mark.slow

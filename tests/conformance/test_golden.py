@@ -22,8 +22,8 @@ def of(function, change, metrics=("inv", "mix")):
     right = getattr(paper, function)
 
     def call(metric, G, H, *rest):
-        found = right(metric, G, H, *rest)
-        return change(found, metric, G, H, *rest) if metric in metrics else found
+        result = right(metric, G, H, *rest)
+        return change(result, metric, G, H, *rest) if metric in metrics else result
 
     return {function: call}
 

@@ -44,7 +44,7 @@ def test_the_literal_formulas_pass_and_are_told_their_lost_digits(dtype):
     assert all(row.worst_ratio < 10 for row in judged), "a right backend should be far from the threshold"
     assert all(0 < row.decisive_points <= row.points for row in judged)
     assert all(row.points > 30 for row in judged)
-    rules = {name for name, one in CHECKS.items() if one.kind == "contract"}
+    rules = {name for name, item in CHECKS.items() if item.kind == "contract"}
     assert {row.check for row in provided if row.kind != "value"} == rules
     assert len(report.rows) <= 45
 
@@ -215,15 +215,15 @@ def test_who_takes_no_arrays_of_numpy_is_told_how_to_convert():
     def gradient(metric, *arguments):
         raise TypeError(f"argument 'A' must be Tensor, not numpy.ndarray, got {len(arguments)}")
 
-    said = {}
+    message = {}
     for name, more in {"plain": {}, "converts": {"asarray": lambda x: x}}.items():
         report = rg.check(
             backend(riemannian_gradient=gradient, **more), checks=["riemannian_gradient"], cases=["5x4x2"]
         )
-        said[name] = report.failures[0].message
+        message[name] = report.failures[0].message
         assert report.failures[0].points == 1, "the point, and not each circumstance"
-    assert "the backend has no asarray (PyTorch: asarray = torch.from_numpy)" in said["plain"]
-    assert "asarray" not in said["converts"]
+    assert "the backend has no asarray (PyTorch: asarray = torch.from_numpy)" in message["plain"]
+    assert "asarray" not in message["converts"]
 
 
 @pytest.mark.slow
@@ -290,7 +290,7 @@ def test_large_heads_come_in_portions_and_none_is_left_out(monkeypatch):
     row = next(row for row in report.rows if row.check == "christoffel")
     assert row.verdict is Verdict.WRONG
     assert str(row.example) == "encoder.layer.0.attention.query_key/4-5[0]"
-    assert {one.case.rpartition("/")[2] for one in row.measurements} == {"0-1", "2-3", "4-5"}
+    assert {e.case.rpartition("/")[2] for e in row.measurements} == {"0-1", "2-3", "4-5"}
     assert row.points == 12
     again = rg.check(backend(christoffel=christoffel), **network, cases=["encoder.layer.0.attention.query_key/4-5"])
     assert again.wrong == ["christoffel[inv]"]
@@ -306,8 +306,8 @@ def test_the_first_rows_of_large_heads_are_what_is_enclosed(monkeypatch):
     report = rg.check(checkpoint=bert_layer(24), layout="bert", heads=6, checks=["christoffel"], metrics=["inv"])
     row = report.rows[0]
     assert report.passed
-    assert {one.case.rpartition("/")[2] for one in row.measurements if one.enclosed} == {"rows0-8"}
-    assert sum(not one.enclosed for one in row.measurements) == 12
+    assert {e.case.rpartition("/")[2] for e in row.measurements if e.enclosed} == {"rows0-8"}
+    assert sum(not e.enclosed for e in row.measurements) == 12
 
 
 @pytest.mark.slow
@@ -333,9 +333,9 @@ def test_points_are_not_kept_when_they_have_been_judged():
 @pytest.mark.slow
 def test_same_seed_same_report_other_seed_other_points():
     options = {"checks": ["christoffel"], "cases": ["10x9x4"]}
-    first, again, other = (rg.check(**options, seed=seed).to_dict() for seed in (3, 3, 4))
+    first, again, second = (rg.check(**options, seed=seed).to_dict() for seed in (3, 3, 4))
     assert first == again
-    assert first["rows"][0]["worst_ratio"] != other["rows"][0]["worst_ratio"]
+    assert first["rows"][0]["worst_ratio"] != second["rows"][0]["worst_ratio"]
 
 
 @pytest.mark.slow
@@ -445,16 +445,16 @@ def test_digits_lost_beyond_the_range_of_the_dtype_are_not_laid_to_conditioning(
         points={"near": plain, "far": far}, dtype="float32", metrics=["inv"], checks=["riemannian_gradient"],
     )  # fmt: skip
     assert report.rows[0].outcome == "pass"
-    assert max(one.relative_error for one in report.rows[0].measurements) > 0.9
+    assert max(e.relative_error for e in report.rows[0].measurements) > 0.9
 
 
 def test_strange_options_and_points_are_named():
-    one = {"G": [[1.0]], "H": [[1.0]]}
+    item = {"G": [[1.0]], "H": [[1.0]]}
     for options, message in (
         ({"points": {"x": {"G": [[1e100]], "H": [[1.0]]}}}, "point x: G: expected a largest absolute value between"),
         ({"points": [1]}, "points: expected a dict"),
         ({"points": {}}, "points: expected a dict"),
-        ({"points": {3: one}}, "points: expected names"),
+        ({"points": {3: item}}, "points: expected names"),
         ({"points": {"x": None}}, "points: expected names"),
         (
             {"points": {"x": {"G": np.zeros((0, 2, 1)), "H": np.zeros((0, 2, 1))}}},
@@ -669,8 +669,8 @@ def half_of_sylvester(metric, G, H, v_G, v_H):
 def test_an_experiment_that_other_points_refute_is_no_diagnosis():
     report = rg.check(backend(horizontal_projection=half_of_sylvester), checks=["horizontal_projection"])
     assert report.wrong == ["horizontal_projection[inv]"]
-    said = [row.diagnosis for row in report.failures if row.kind == "value"]
-    assert not any("correct only" in text for text in said)
+    message = [row.diagnosis for row in report.failures if row.kind == "value"]
+    assert not any("correct only" in text for text in message)
 
 
 @pytest.mark.slow
@@ -908,8 +908,8 @@ def _own(name):
     def function(self, metric, G, H, *rest):
         arrays = [x for x in rest if isinstance(x, np.ndarray) and x.ndim > 1]
         vectors = [rg.Pair(*pair) for pair in zip(arrays[::2], arrays[1::2], strict=True)]
-        found = getattr(rg.InterpolatedMetric(self.s).at(rg.Pair(G, H)), name)(*vectors, *rest[len(arrays) :])
-        return tuple(found) if isinstance(found, rg.Pair) else found
+        result = getattr(rg.InterpolatedMetric(self.s).at(rg.Pair(G, H)), name)(*vectors, *rest[len(arrays) :])
+        return tuple(result) if isinstance(result, rg.Pair) else result
 
     return function
 
@@ -943,11 +943,11 @@ def test_a_metric_between_is_judged_by_enclosures(s):
     right = rg.check(OfTheFamily(s), metrics=[name], cases=["5x4x2/k3/t=1", "7x4x1", "3-7x4x1/k3/uneven=1e6"])
     assert right.passed, right.wrong
     exact = next(row for row in right.rows if row.check == "geodesic_exact")
-    assert {one.case.split("x")[2][0] for one in exact.measurements} == {"1"}, "others have no enclosure"
+    assert {e.case.split("x")[2][0] for e in exact.measurements} == {"1"}, "others have no enclosure"
     near = ["inner_product", "horizontal_projection", "riemannian_gradient", "riemannian_hessian", "christoffel"]
     for checks, case in ((near, "5x4x2/k3/t=1"), (["geodesic_exact"], "3-7x4x1/k3/uneven=1e6")):
-        found = rg.check(OfTheFamily(s + 0.01), metrics=[name], cases=[case], checks=checks)
-        assert {row.check for row in found.failures if row.kind == "value"} == {*checks}
+        result = rg.check(OfTheFamily(s + 0.01), metrics=[name], cases=[case], checks=checks)
+        assert {row.check for row in result.failures if row.kind == "value"} == {*checks}
 
 
 @pytest.mark.slow
@@ -1095,25 +1095,25 @@ def test_points_hold_every_two_bands_and_every_rare_level_where_it_shows(seed):
     from refgeo.conformance.points.features import Features
     from refgeo.conformance.points.sources import Points
 
-    found = design.covering_design("quick", seed)
-    assert len(set(found)) == len(found) < 200
-    seen = set().union(*map(design.visible_levels, found))
+    result = design.covering_design("quick", seed)
+    assert len(set(result)) == len(result) < 200
+    seen = set().union(*map(design.visible_levels, result))
     assert {(kind, band) for kind, bands in design.SPECIAL_LEVELS.items() for band in bands} <= seen, (
         "each where it shows"
     )
     clear = [
-        design.size_levels(one) for one in found if not design.all_levels(one) - {*design.size_levels(one).items()}
+        design.size_levels(item) for item in result if not design.all_levels(item) - {*design.size_levels(item).items()}
     ]
-    pairs = {frozenset(pair) for one in clear for pair in itertools.combinations(one.items(), 2)}
+    pairs = {frozenset(pair) for item in clear for pair in itertools.combinations(item.items(), 2)}
     kinds = itertools.combinations(design.SIZE_LEVELS, 2)
     every = {
         frozenset(((a, x), (b, y))) for a, b in kinds for x in design.SIZE_LEVELS[a] for y in design.SIZE_LEVELS[b]
     } - {frozenset((("h", "64"), ("blocks", "a dozen")))}  # one large point, which is counted among what is rare
     assert every - pairs == {frozenset(pair) for pair in design.infeasible_pairs("full")}
     run = [name for name, *_ in Points("quick", "float64", seed, 0.0).select("inv", None)]
-    assert sorted(run) == sorted(one.name for one in found), "nothing is left out in double precision"
-    for one in found:
-        assert Features.parse(one.name) == one
+    assert sorted(run) == sorted(item.name for item in result), "nothing is left out in double precision"
+    for item in result:
+        assert Features.parse(item.name) == item
 
 
 @pytest.mark.parametrize(

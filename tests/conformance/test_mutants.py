@@ -51,9 +51,9 @@ def test_a_generated_mistake_is_caught(place):
 @pytest.mark.parametrize("name", ["given Fortran order", mutants.KEPT[3], mutants.RESULTS_KEPT[0]])
 def test_what_depends_on_circumstances_is_wrong_where_nothing_is_known_of_the_result(name):
     (cell,) = (cell for cell in matrix() if cell[:2] == ("retraction", name))
-    complaints, said = mutants.judge_cell(cell)
+    complaints, message = mutants.judge_cell(cell)
     assert complaints == []
-    assert said.removeprefix("at some points, ").startswith("right in a plain call, and wrong ")
+    assert message.removeprefix("at some points, ").startswith("right in a plain call, and wrong ")
 
 
 RIGHT = implementations.right_backends(only_numpy=True)

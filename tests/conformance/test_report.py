@@ -34,9 +34,9 @@ def report():
 def test_json_has_every_measurement_of_a_value(report):
     rows = {(row["check"], row["metric"]): row for row in report.to_dict()["rows"]}
     row = rows["inner_product", "inv"]
-    assert sum(one["blocks"] for one in row["measurements"]) == row["points"]
-    assert sum(one["blocks"] for one in row["measurements"] if one["decisive"]) == row["decisive_points"]
-    assert max(one["relative_error"] for one in row["measurements"] if one["decisive"]) > 0
+    assert sum(item["blocks"] for item in row["measurements"]) == row["points"]
+    assert sum(item["blocks"] for item in row["measurements"] if item["decisive"]) == row["decisive_points"]
+    assert max(item["relative_error"] for item in row["measurements"] if item["decisive"]) > 0
     assert rows["dtype_kept", "any metric"]["measurements"] == []
 
 
@@ -146,8 +146,8 @@ def test_the_points_of_a_plot_are_the_measurements(monkeypatch):
     for row in report.rows:
         if row.kind == "value":
             x, y = next((x, y) for label, x, y in drawn if label == row.metric)
-            assert np.allclose(x, [one.condition for one in row.measurements])
-            expected = [-np.log10(max(one.relative_error, 2**-53)) for one in row.measurements]
+            assert np.allclose(x, [e.condition for e in row.measurements])
+            expected = [-np.log10(max(e.relative_error, 2**-53)) for e in row.measurements]
             assert np.allclose(y, np.clip(expected, 0, None))
 
 

@@ -112,12 +112,12 @@ def test_no_expected_value_is_among_the_inputs(tmp_path):
         if name.startswith("geodesic_1"):
             continue  # a sum of inputs, but none of them
         assert f"{case}__{name}" not in named
-        for other, value in named.items():
-            if other.startswith(f"{case}__") and value.dtype.kind == "f" and value.shape == np.shape(result):
+        for second, value in named.items():
+            if second.startswith(f"{case}__") and value.dtype.kind == "f" and value.shape == np.shape(result):
                 compared += 1
                 size = np.linalg.norm(result)
-                assert np.linalg.norm(value - result) > 1e-6 * size, (key, other)
-                assert np.linalg.norm(value + result) > 1e-6 * size, (key, other)
+                assert np.linalg.norm(value - result) > 1e-6 * size, (key, second)
+                assert np.linalg.norm(value + result) > 1e-6 * size, (key, second)
     assert compared > 1000
 
 
@@ -228,8 +228,8 @@ def test_json_with_null_or_ragged_rows_fails_the_row(solved, tmp_path):
     file = tmp_path / "results.json"
     file.write_text(json.dumps(plain))
     report = vectors.grade(folder, file)
-    said = {str(row): row.message.partition(": ")[2] for row in report.failures}
-    assert said == {
+    message = {str(row): row.message.partition(": ")[2] for row in report.failures}
+    assert message == {
         "christoffel[inv]": "expected an array, got rows of different lengths",
         "inner_product[inv]": "expected real numbers, got text",
         "inner_product[mix]": "expected real numbers, got dtype object (with null or None, for NaN?)",

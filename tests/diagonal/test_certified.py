@@ -90,9 +90,9 @@ def test_the_dual_bound_of_one_coordinate_is_its_maximum():
                 for pair in itertools.pairwise(ends)
             )
             best = max(best, value(low), value(rho))
-            found = dual(geometry, *(np.array([number]) for number in (beta, g, D)), np.asarray(rho))
-            assert found.upper >= best * (1 - 1e-10)
-            assert found.upper <= best * (1 + 1e-9) + 1e-300
+            result = dual(geometry, *(np.array([number]) for number in (beta, g, D)), np.asarray(rho))
+            assert result.upper >= best * (1 - 1e-10)
+            assert result.upper <= best * (1 + 1e-9) + 1e-300
 
 
 def test_dominating_diagonals_dominate():
@@ -142,12 +142,12 @@ def test_each_network_of_a_batch_has_its_own_parts():
     with np.errstate(over="ignore"):
         together = (*together, problem.rounding(p))
     for k in range(5):
-        one = LeastSquares.of(u[k], v[k], X[k], np.zeros(6))
-        alone = farthest(p[k], lowest[k], rho[k]), dominating_diagonal(one.gram, one.beta), one.rounding(p[k])
+        item = LeastSquares.of(u[k], v[k], X[k], np.zeros(6))
+        alone = farthest(p[k], lowest[k], rho[k]), dominating_diagonal(item.gram, item.beta), item.rounding(p[k])
         for x, y in zip(together, alone, strict=True):
             np.testing.assert_allclose(x[k], y, rtol=1e-12)
         if 1e-10 < sizes[k] < 1e10:
-            assert np.linalg.eigvalsh(np.diag(together[1][k]) - one.gram).min() > -1e-12 * sizes[k] ** 2
+            assert np.linalg.eigvalsh(np.diag(together[1][k]) - item.gram).min() > -1e-12 * sizes[k] ** 2
 
 
 def test_the_rounding_of_an_increase_is_enclosed():
@@ -224,10 +224,10 @@ def test_the_bounds_by_a_quadratic_problem_are_tight_in_small_balls(name, noise)
         u, v = rng.standard_normal((2, 3))
         X = rng.standard_normal((4, 3))
         y, rho = X @ (u * v) - noise * rng.standard_normal(4), 1e-4
-        found = diagonal.worst_case(name, u, v, X, y, rho)
-        bounds = raw_bounds(name, u, v, X, y, rho, found.coordinates)
+        result = diagonal.worst_case(name, u, v, X, y, rho)
+        bounds = raw_bounds(name, u, v, X, y, rho, result.coordinates)
         for bound in ("ball", "ellipsoid"):
-            assert 0.0 <= bounds[bound] - found.lower <= 0.02 * found.lower, bound
+            assert 0.0 <= bounds[bound] - result.lower <= 0.02 * result.lower, bound
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "mix"])
@@ -274,9 +274,9 @@ def test_the_dual_bounds_of_a_batch_are_those_of_its_problems(name):
     assert np.all(np.linalg.norm(together.outside, axis=-1) >= rho * (1 - 1e-12))
     assert np.all(together.inside[problem.beta == 0.0] == 0.0)
     for k in np.ndindex(2, 4):
-        one = LeastSquares.of(u[k], v[k], X[k], y[k])
-        assert np.allclose(dominating_diagonal(one.gram, one.beta), D[k], rtol=1e-12)
-        alone = dual(geometry, one.beta, one.g, D[k], np.asarray(rho[k]))
+        item = LeastSquares.of(u[k], v[k], X[k], y[k])
+        assert np.allclose(dominating_diagonal(item.gram, item.beta), D[k], rtol=1e-12)
+        alone = dual(geometry, item.beta, item.g, D[k], np.asarray(rho[k]))
         assert np.allclose(alone.upper, together.upper[k], rtol=1e-9)
         for mine, theirs in ((alone.inside, together.inside[k]), (alone.outside, together.outside[k])):
             assert np.allclose(mine, theirs, rtol=1e-6, atol=1e-6 * rho[k])
@@ -294,9 +294,9 @@ def test_the_dual_bound_is_the_maximum_where_the_gram_matrix_is_diagonal(name):
         X = orthonormal(rng, 6, 4) * 10.0 ** rng.uniform(-1, 1, 4)
         y = X @ (u * v) - rng.standard_normal(6) * 10.0 ** rng.uniform(-2, 0)
         rho = float((1e-3, 0.03, 0.2, 0.6)[i % 4])
-        problem, found = LeastSquares.of(u, v, X, y), diagonal.worst_case(name, u, v, X, y, rho)
+        problem, result = LeastSquares.of(u, v, X, y), diagonal.worst_case(name, u, v, X, y, rho)
         bound = dual(geometry, problem.beta, problem.g, np.diag(problem.gram).copy(), np.asarray(rho))
-        ratios.append(float(bound.upper / found.lower))
+        ratios.append(float(bound.upper / result.lower))
         assert np.linalg.norm(bound.inside) <= rho * (1 + 1e-12)
     assert min(ratios) >= 1 - 1e-12
     assert np.sum(np.array(ratios) <= 1 + 1e-9) >= 6
@@ -350,14 +350,14 @@ def test_no_point_of_a_fine_grid_beats_the_bounds(name, d):
         X = orthonormal(rng, d + 1, d) if i % 2 else rng.standard_normal((max(d - 1, 1), d))
         y = X @ (u * v) if i % 3 == 0 else rng.standard_normal(len(X))
         rho = float((0.01, 0.1, 0.5, 2.0)[i % 4])
-        found = diagonal.worst_case(name, u, v, X, y, rho)
+        result = diagonal.worst_case(name, u, v, X, y, rho)
         t = grid(d, rho, geometry.lowest(u * v))
         beta = u * v + geometry.shift(u * v, t)
         best = np.max(np.sum((beta @ X.T - y) ** 2, axis=-1) - loss(u, v, X, y))
-        rounding = 1e-13 * (np.sum(y * y) + float(found.upper))
-        assert best <= found.upper + rounding
-        assert best <= found.lower + rounding  # the search found the global maximum
-        assert best >= 0.98 * found.lower - rounding  # and the grid is fine enough to say so
+        rounding = 1e-13 * (np.sum(y * y) + float(result.upper))
+        assert best <= result.upper + rounding
+        assert best <= result.lower + rounding  # the search found the global maximum
+        assert best >= 0.98 * result.lower - rounding  # and the grid is fine enough to say so
 
 
 @pytest.mark.slow
@@ -369,18 +369,20 @@ def test_no_random_point_beats_the_bounds_in_200_dimensions(name, rho):
     u[:3] = 0.0
     X, y = rng.standard_normal((n, d)) / 10, rng.standard_normal(n)
     geometry = geometry_of(name)
-    found = diagonal.worst_case(name, u, v, X, y, rho)
+    result = diagonal.worst_case(name, u, v, X, y, rho)
     t = np.maximum(ball_points(rng, 10_000, d, rho), geometry.lowest(u * v))
-    near = np.maximum(found.coordinates + 0.1 * t, geometry.lowest(u * v))
+    near = np.maximum(result.coordinates + 0.1 * t, geometry.lowest(u * v))
     near *= rho / np.maximum(np.linalg.norm(near, axis=1, keepdims=True), rho)
     at_start = loss(u, v, X, y)
-    rounding = 1e-13 * (at_start + found.upper)
+    rounding = 1e-13 * (at_start + result.upper)
     for points in (t, near):
         values = np.sum(((u * v + geometry.shift(u * v, points)) @ X.T - y) ** 2, axis=-1) - at_start
-        assert values.max() <= found.upper + rounding
-        assert values.max() <= found.lower + rounding
-    assert increase_at(name, u, v, X, y, found.coordinates) == pytest.approx(found.lower, abs=10 * rounding, rel=1e-12)
-    assert diagonal.norm(name, u, v, *found.maximizer) <= rho * (1 + 1e-12)
+        assert values.max() <= result.upper + rounding
+        assert values.max() <= result.lower + rounding
+    assert increase_at(name, u, v, X, y, result.coordinates) == pytest.approx(
+        result.lower, abs=10 * rounding, rel=1e-12
+    )
+    assert diagonal.norm(name, u, v, *result.maximizer) <= rho * (1 + 1e-12)
 
 
 def batch(i):
@@ -415,20 +417,20 @@ def test_hundreds_of_instances_are_certified(name):
     exact = {True: [], False: []}  # with XᵀX diagonal, and not
     for i in range(4 if isinstance(name, str) else 3):
         u, v, X, y, rho = batch(i)
-        found = diagonal.worst_case(name, u, v, X, y, rho, n_starts=2)
-        finite = np.isfinite(found.upper)
+        result = diagonal.worst_case(name, u, v, X, y, rho, n_starts=2)
+        finite = np.isfinite(result.upper)
         assert np.all(finite | (rho > 100)), "an overflow where none is due"
         if name == "mix":
-            within = ~found.leaves_domain
-            assert np.all(found.exact[within])
-        exact[i % 5 in (0, 3)].append(found.exact[rho < 0.1])
+            within = ~result.leaves_domain
+            assert np.all(result.exact[within])
+        exact[i % 5 in (0, 3)].append(result.exact[rho < 0.1])
         polynomial = diagonal.second_order(name, u, v, X, y, rho)
         assert np.all(polynomial.upper - polynomial.lower <= 1e-10 * polynomial.upper)
-        assert np.all(diagonal.norm(name, u, v, *found.maximizer) <= rho * (1 + 1e-12))
-        for k in np.flatnonzero(finite & (found.upper < 1e100)):
-            reached = increase_at(name, u[k], v[k], X[k], y[k], found.coordinates[k])
-            size = loss(u[k], v[k], X[k], y[k]) + np.sum(y[k] ** 2) + found.lower[k]
-            assert abs(reached - found.lower[k]) <= 1e-11 * size
+        assert np.all(diagonal.norm(name, u, v, *result.maximizer) <= rho * (1 + 1e-12))
+        for k in np.flatnonzero(finite & (result.upper < 1e100)):
+            reached = increase_at(name, u[k], v[k], X[k], y[k], result.coordinates[k])
+            size = loss(u[k], v[k], X[k], y[k]) + np.sum(y[k] ** 2) + result.lower[k]
+            assert abs(reached - result.lower[k]) <= 1e-11 * size
     shares = {diagonal_gram: np.mean(np.concatenate(values)) for diagonal_gram, values in exact.items()}
     assert shares[True] >= (0.98 if isinstance(name, str) else 0.97)
     assert shares[False] >= 0.7
@@ -443,15 +445,15 @@ def test_second_order_values_are_the_maximum_of_the_taylor_polynomial(name):
     for _ in range(20):
         u, v = rng.standard_normal((2, d)) + 2.0
         X, y = rng.standard_normal((3, d)), rng.standard_normal(3)
-        found = diagonal.second_order(name, u, v, X, y, 0.5)
+        result = diagonal.second_order(name, u, v, X, y, 0.5)
 
         def polynomial(t, u=u, v=v, X=X, y=y, h=1e-3):
             plus, minus = (increase_at(name, u, v, X, y, s * h * t) for s in (1.0, -1.0))
             return (plus - minus) / (2 * h) + (plus + minus) / (2 * h**2)
 
-        assert polynomial(found.coordinates) == pytest.approx(float(found.lower), rel=1e-5)
+        assert polynomial(result.coordinates) == pytest.approx(float(result.lower), rel=1e-5)
         others = [polynomial(t) for t in ball_points(rng, 200, d, 0.5)]
-        assert max(others) <= found.upper * (1 + 1e-5)
+        assert max(others) <= result.upper * (1 + 1e-5)
 
 
 def test_known_values_for_orthonormal_data():
@@ -466,8 +468,8 @@ def test_known_values_for_orthonormal_data():
     assert float(mix.lower) == pytest.approx(2 * 2**0.5 * rho * distance + 2 * rho**2, rel=1e-13)
     at_minimum = X @ (u * v)
     for name in ("inv", "adaptive"):
-        found = diagonal.second_order(name, u, v, X, at_minimum, rho)
-        assert float(found.lower) == pytest.approx(2 * rho**2 * np.max((u * v) ** 2), rel=1e-12)
+        result = diagonal.second_order(name, u, v, X, at_minimum, rho)
+        assert float(result.lower) == pytest.approx(2 * rho**2 * np.max((u * v) ** 2), rel=1e-12)
 
 
 def test_at_zero_residual_adaptive_and_inv_coincide_to_second_order():
@@ -517,40 +519,40 @@ def test_networks_radii_and_data_broadcast():
 def test_leaving_the_domain_is_said_and_the_maximizer_still_has_a_geodesic():
     u, v = np.array([0.01, 1.0]), np.array([1.0, 1.0])
     X, y = np.eye(2), np.array([3.0, 1.0])  # β₀ should grow from 0.01 to 3: the loss rises the other way
-    found = diagonal.worst_case("mix", u, v, X, y, 0.5)
-    assert found.leaves_domain
-    moved = diagonal.geodesic("mix", u, v, *found.maximizer)
+    result = diagonal.worst_case("mix", u, v, X, y, 0.5)
+    assert result.leaves_domain
+    moved = diagonal.geodesic("mix", u, v, *result.maximizer)
     assert np.all(moved[0] * moved[1] > 0)
     inside = diagonal.worst_case("mix", u, v, X, y, 0.005)
     assert not inside.leaves_domain
     unconstrained = diagonal.second_order("mix", u, v, X, y, 0.5)
     assert unconstrained.leaves_domain
-    assert unconstrained.lower > found.upper
+    assert unconstrained.lower > result.upper
 
 
 def test_at_zero_residual_the_maximizer_is_on_the_side_that_the_domain_has():
     inside = [diagonal.worst_case("mix", [b, 1.0], [1.0, 1.0], np.eye(2), [b, 1.0], 0.5) for b in (0.01, -0.01)]
-    for found in inside:
-        assert not found.leaves_domain
-        assert found.exact
-        assert float(found.lower) == pytest.approx(0.5, rel=1e-12)
+    for result in inside:
+        assert not result.leaves_domain
+        assert result.exact
+        assert float(result.lower) == pytest.approx(0.5, rel=1e-12)
 
 
 def test_large_radii_and_small_weights_do_not_lose_digits():
     s, rho = 1e-50, 520 / 2**0.5
-    found = diagonal.worst_case("inv", [s], [s], [[1.0]], [s * s], rho)
-    end = np.prod(diagonal.geodesic("inv", [s], [s], *found.maximizer))
-    assert float(found.lower) == pytest.approx(float(end) ** 2, rel=1e-9)
-    assert found.upper >= found.lower
-    assert paper.toy_sharpness(s, s, 1.0, s * s, rho) == pytest.approx(float(found.lower), rel=1e-9)
+    result = diagonal.worst_case("inv", [s], [s], [[1.0]], [s * s], rho)
+    end = np.prod(diagonal.geodesic("inv", [s], [s], *result.maximizer))
+    assert float(result.lower) == pytest.approx(float(end) ** 2, rel=1e-9)
+    assert result.upper >= result.lower
+    assert paper.toy_sharpness(s, s, 1.0, s * s, rho) == pytest.approx(float(result.lower), rel=1e-9)
 
 
 @pytest.mark.slow
 def test_the_largest_radii_are_infinite_and_nothing_that_moves_is_zero():
-    found = diagonal.worst_case("inv", [1.0, 2.0], [1.0, 1.0], np.eye(2), [0.0, 0.0], 1e3)
-    assert found.lower == found.upper == np.inf
-    assert not found.exact
-    assert np.isfinite(found.coordinates).all()
+    result = diagonal.worst_case("inv", [1.0, 2.0], [1.0, 1.0], np.eye(2), [0.0, 0.0], 1e3)
+    assert result.lower == result.upper == np.inf
+    assert not result.exact
+    assert np.isfinite(result.coordinates).all()
     for name in NAMES:
         still = diagonal.worst_case(name, [0.0], [1.0], np.eye(1), [1.0], 0.3)
         assert still.lower == still.upper == 0.0
@@ -605,12 +607,12 @@ def test_bad_arguments_are_named(change, message):
 def test_of_two_opposite_maxima_of_mix_the_one_in_the_domain_is_taken(sign, d):
     """At zero residual F(w) = ‖w‖² is even; w = −β is the end of the manifold, on one side only: 2ρ² is reached."""
     beta = np.array([sign, 0.5, -0.5])[:d]
-    found = diagonal.worst_case("mix", np.abs(beta), np.sign(beta), np.eye(d), beta, [[0.9], [0.3]])
-    assert np.allclose(found.lower, found.upper, rtol=1e-14)
-    assert np.allclose(found.lower[:, 0], 2.0 * np.array([0.9, 0.3]) ** 2, rtol=1e-14)
-    assert not np.any(found.leaves_domain)
-    moved = diagonal.geodesic("mix", np.abs(beta), np.sign(beta), *found.maximizer)
-    assert np.allclose(np.sum((moved[0] * moved[1] - beta) ** 2, axis=-1), found.lower, rtol=1e-12)
+    result = diagonal.worst_case("mix", np.abs(beta), np.sign(beta), np.eye(d), beta, [[0.9], [0.3]])
+    assert np.allclose(result.lower, result.upper, rtol=1e-14)
+    assert np.allclose(result.lower[:, 0], 2.0 * np.array([0.9, 0.3]) ** 2, rtol=1e-14)
+    assert not np.any(result.leaves_domain)
+    moved = diagonal.geodesic("mix", np.abs(beta), np.sign(beta), *result.maximizer)
+    assert np.allclose(np.sum((moved[0] * moved[1] - beta) ** 2, axis=-1), result.lower, rtol=1e-12)
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
@@ -632,15 +634,15 @@ def test_a_maximizer_of_the_polynomial_of_mix_is_turned_into_the_domain_where_th
 
 @pytest.mark.parametrize("metric", ["inv", "mix", "adaptive"])
 def test_what_cannot_move_does_not(metric):
-    found = diagonal.second_order(metric, [1.0, 0.0], [2.0, 3.0], np.ones((1, 2)), [1.0], 0.1)
-    assert found.coordinates[1] == 0.0 < abs(found.coordinates[0])
-    assert np.array_equal(np.array(found.maximizer)[..., 1], [0.0, 0.0])
+    result = diagonal.second_order(metric, [1.0, 0.0], [2.0, 3.0], np.ones((1, 2)), [1.0], 0.1)
+    assert result.coordinates[1] == 0.0 < abs(result.coordinates[0])
+    assert np.array_equal(np.array(result.maximizer)[..., 1], [0.0, 0.0])
     u, v = [[1.0, 0.0], [0.0, 0.0], [1.0, 2.0]], [[2.0, 3.0], [1.0, 2.0], [1.0, 1.0]]
-    some = diagonal.worst_case(metric, u, v, [[1.0, 1.0], [1.0, 2.0]], [1.0, 1.0], 0.7)
-    assert np.array_equal(some.coordinates == 0.0, [[False, True], [True, True], [False, False]])
-    assert np.array_equal(some.upper == 0.0, [False, True, False]), "of a network in which nothing moves, alone"
-    assert not np.any(some.leaves_domain), "nor does an open gap mean that"
-    assert np.array_equal(some.exact, [True, True, metric != "inv"])
+    selection = diagonal.worst_case(metric, u, v, [[1.0, 1.0], [1.0, 2.0]], [1.0, 1.0], 0.7)
+    assert np.array_equal(selection.coordinates == 0.0, [[False, True], [True, True], [False, False]])
+    assert np.array_equal(selection.upper == 0.0, [False, True, False]), "of a network in which nothing moves, alone"
+    assert not np.any(selection.leaves_domain), "nor does an open gap mean that"
+    assert np.array_equal(selection.exact, [True, True, metric != "inv"])
 
 
 @pytest.mark.parametrize("metric", ["inv", "mix", "adaptive"])
@@ -648,5 +650,5 @@ def test_where_the_gram_matrix_is_diagonal_little_work_is_exact_in_small_balls(m
     rng = np.random.default_rng(0)
     u, v, y = rng.standard_normal((3, 50, 4))
     rho = np.array([[0.003], [0.03]])
-    found = diagonal.worst_case(metric, u, v, np.diag([3.0, 1.0, 2.0, 0.5]), y, rho, tight=False)
-    assert found.exact.all()
+    result = diagonal.worst_case(metric, u, v, np.diag([3.0, 1.0, 2.0, 0.5]), y, rho, tight=False)
+    assert result.exact.all()

@@ -45,9 +45,9 @@ def test_geodesics_are_the_printed_ones_and_solve_the_equation(name):
     (u, v), b = rng.standard_normal((2, 6)), rng.uniform(-0.4, 2.0, 6)
     s = {"inv": 0.0, "mix": 1.0}.get(name) if isinstance(name, str) else name.s
     growth = np.exp(b) if s == 0.0 else (1.0 + 2.0 * s * b) ** (0.5 / s)
-    found = diagonal.geodesic(name, u, v, b * u, b * v)
-    assert np.allclose(found[0], growth * u, rtol=1e-13)
-    assert np.allclose(found[1], growth * v, rtol=1e-13)
+    result = diagonal.geodesic(name, u, v, b * u, b * v)
+    assert np.allclose(result[0], growth * u, rtol=1e-13)
+    assert np.allclose(result[1], growth * v, rtol=1e-13)
 
 
 def test_the_mix_geodesic_ends_where_a_weight_is_zero():
@@ -141,12 +141,12 @@ def test_auto_pgd_reaches_the_certified_maximum(name):
         X = rng.standard_normal((5, d + 2, d))
         noise = rng.standard_normal((5, d + 2)) * 10 ** rng.uniform(-3, 0, (5, 1))
         y, rho = (X @ (u * v)[..., None])[..., 0] + noise, 10 ** rng.uniform(-3, -1, 5)
-        found = diagonal.worst_case(name, u, v, X, y, rho)
+        actual = diagonal.worst_case(name, u, v, X, y, rho)
         for k in range(5):
             value_and_grad, start = network_loss(X[k], y[k]), one_by_one(u[k], v[k])
             result = rg.worst_case_sharpness(value_and_grad, start, METRICS[name], rho[k], order="exact")
-            assert result.value <= found.upper[k] * (1 + 1e-9)
-            reached.append(result.value >= 0.999 * found.lower[k])
+            assert result.value <= actual.upper[k] * (1 + 1e-9)
+            reached.append(result.value >= 0.999 * actual.lower[k])
     assert np.mean(reached) >= 0.95
 
 
@@ -155,7 +155,7 @@ def test_auto_pgd_reaches_the_certified_adaptive_maximum():
         rng = np.random.default_rng([i, 16])
         u, v = rng.standard_normal((2, 6))
         X, y = rng.standard_normal((5, 6)), rng.standard_normal(5)
-        found = diagonal.worst_case("adaptive", u, v, X, y, 0.05)
+        actual = diagonal.worst_case("adaptive", u, v, X, y, 0.05)
 
         def value_and_grad(w, X=X, y=y):
             residual = X @ (w[0] * w[1]) - y
@@ -163,7 +163,7 @@ def test_auto_pgd_reaches_the_certified_adaptive_maximum():
             return float(residual @ residual), np.stack([e * w[1], e * w[0]])
 
         result = rg.adaptive_sharpness(value_and_grad, np.stack([u, v]), 0.05, n_iter=60)
-        assert 0.999 * found.lower <= result.value <= found.upper * (1 + 1e-9)
+        assert 0.999 * actual.lower <= result.value <= actual.upper * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", ["inv", "mix", *BETWEEN])
@@ -184,8 +184,8 @@ def test_the_second_order_value_is_that_of_the_riemannian_hessian(name):
         apply = space.riemannian_hessian(zero, ehess, xi)
         for j, zeta in enumerate(basis):
             H[j, i] = np.sum(space.inner_product(zeta, apply))
-    found = diagonal.second_order(name, u, v, X, X @ (u * v), 0.1)
-    assert float(found.lower) == pytest.approx(0.005 * np.linalg.eigvalsh(H)[-1], rel=1e-10)
+    result = diagonal.second_order(name, u, v, X, X @ (u * v), 0.1)
+    assert float(result.lower) == pytest.approx(0.005 * np.linalg.eigvalsh(H)[-1], rel=1e-10)
 
 
 def test_all_geometries_are_tested():

@@ -18,8 +18,8 @@ def test_full_batch_training_is_plain_gradient_descent():
     X, y, rng = data(0, 12, 20)
     u, v = rng.standard_normal((2, 4, 20))
     steps = np.array([0.01, 0.02, 0.03, 0.04])
-    found = diagonal.train(X, y, u, v, steps, target=1e-4, max_steps=4000)
-    assert found.converged.all()
+    result = diagonal.train(X, y, u, v, steps, target=1e-4, max_steps=4000)
+    assert result.converged.all()
     for k in range(4):
         a, b = u[k].copy(), v[k].copy()
         count = 0
@@ -27,18 +27,18 @@ def test_full_batch_training_is_plain_gradient_descent():
             e = 2 * X.T @ (X @ (a * b) - y) / 12
             a, b = a - steps[k] * e * b, b - steps[k] * e * a
             count += 1
-        assert found.steps[k] == count
-        assert np.allclose(found.u[k], a, rtol=1e-9)
-        assert np.allclose(found.v[k], b, rtol=1e-9)
-        assert found.loss[k] == pytest.approx(np.mean((X @ (a * b) - y) ** 2), rel=1e-9)
+        assert result.steps[k] == count
+        assert np.allclose(result.u[k], a, rtol=1e-9)
+        assert np.allclose(result.v[k], b, rtol=1e-9)
+        assert result.loss[k] == pytest.approx(np.mean((X @ (a * b) - y) ** 2), rel=1e-9)
 
 
 def test_gradient_flow_conserves_what_rescaling_invariance_says():
     """For small steps u² − v² stays (Noether), so that a start with |u| = |v| cannot change β's signs."""
     X, y, rng = data(1, 10, 16)
     u, v = rng.standard_normal((2, 3, 16))
-    found = diagonal.train(X, y, u, v, 1e-3, target=1e-3, max_steps=20_000)
-    assert np.allclose(found.u**2 - found.v**2, u**2 - v**2, atol=0.02)
+    result = diagonal.train(X, y, u, v, 1e-3, target=1e-3, max_steps=20_000)
+    assert np.allclose(result.u**2 - result.v**2, u**2 - v**2, atol=0.02)
     balanced = diagonal.train(X, y, u, np.abs(u), 1e-3, target=0.0, max_steps=5_000)
     assert np.all(np.sign(balanced.u * balanced.v) == np.sign(u))
 
@@ -46,34 +46,34 @@ def test_gradient_flow_conserves_what_rescaling_invariance_says():
 def test_every_network_can_have_its_own_data():
     together_X, together_y = zip(*(data(seed, 8, 12)[:2] for seed in (2, 3)), strict=True)
     u = np.ones(12)
-    found = diagonal.train(np.stack(together_X), np.stack(together_y), u, 0.1 * u, 0.02, max_steps=20_000)
+    result = diagonal.train(np.stack(together_X), np.stack(together_y), u, 0.1 * u, 0.02, max_steps=20_000)
     for k in range(2):
         alone = diagonal.train(together_X[k], together_y[k], u, 0.1 * u, 0.02, max_steps=20_000)
-        assert found.steps[k] == alone.steps
-        assert np.allclose(found.u[k], alone.u, rtol=1e-9)
+        assert result.steps[k] == alone.steps
+        assert np.allclose(result.u[k], alone.u, rtol=1e-9)
 
 
 def test_divergence_is_reported_and_does_not_touch_the_others():
     X, y, rng = data(5, 12, 20)
     u, v = rng.standard_normal((2, 2, 20))
-    found = diagonal.train(X, y, u, v, [0.02, 5.0], max_steps=20_000)
-    assert found.converged.tolist() == [True, False]
-    assert found.diverged.tolist() == [False, True]
-    assert found.loss[1] == np.inf
-    assert np.isfinite(found.u).all()
+    result = diagonal.train(X, y, u, v, [0.02, 5.0], max_steps=20_000)
+    assert result.converged.tolist() == [True, False]
+    assert result.diverged.tolist() == [False, True]
+    assert result.loss[1] == np.inf
+    assert np.isfinite(result.u).all()
     alone = diagonal.train(X, y, u[0], v[0], 0.02, max_steps=20_000)
-    assert np.allclose(found.u[0], alone.u, rtol=1e-9)
-    assert repr(found) == "Trained(2 networks: 1 converged, 1 diverged, 0 unfinished)"
+    assert np.allclose(result.u[0], alone.u, rtol=1e-9)
+    assert repr(result) == "Trained(2 networks: 1 converged, 1 diverged, 0 unfinished)"
 
 
 def test_running_out_of_steps_is_neither():
     X, y, rng = data(6, 12, 20)
     u, v = rng.standard_normal((2, 20))
-    found = diagonal.train(X, y, u, v, 1e-4, max_steps=10)
-    assert not found.converged
-    assert not found.diverged
-    assert found.steps == 10
-    assert found.loss == pytest.approx(np.mean((X @ (found.u * found.v) - y) ** 2), rel=1e-12)
+    result = diagonal.train(X, y, u, v, 1e-4, max_steps=10)
+    assert not result.converged
+    assert not result.diverged
+    assert result.steps == 10
+    assert result.loss == pytest.approx(np.mean((X @ (result.u * result.v) - y) ** 2), rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -104,15 +104,15 @@ def test_any_of_the_arguments_may_have_the_batch():
     X, y, u, v = rng.standard_normal((6, 4)), rng.standard_normal(6), *rng.standard_normal((2, 4))
     whole = {"X": X, "y": y, "u": u, "v": v, "step_size": np.asarray(0.05)}
     for name, array in whole.items():
-        several = np.stack([array, 0.9 * array, 1.1 * array])
+        items = np.stack([array, 0.9 * array, 1.1 * array])
         both = {"u": np.stack([u] * 3), "v": np.stack([v] * 3)} if name in "uv" else {}
-        together = diagonal.train(**(whole | both | {name: several}), max_steps=50)
+        together = diagonal.train(**(whole | both | {name: items}), max_steps=50)
         assert together.loss.shape == together.steps.shape == (3,)
         assert together.u.shape == together.v.shape == (3, 4)
         assert together.steps.dtype == np.int64
         assert together.converged.dtype == together.diverged.dtype == bool
         for k in range(3):
-            alone = diagonal.train(**(whole | {name: several[k]}), max_steps=50)
+            alone = diagonal.train(**(whole | {name: items[k]}), max_steps=50)
             assert np.allclose(together.u[k], alone.u, rtol=1e-12)
             assert np.allclose(together.loss[k], alone.loss, rtol=1e-10)
             assert together.steps[k] == alone.steps

@@ -29,19 +29,19 @@ def instance(i):
 def test_value_and_dual_bound_meet():
     for i in range(2000):
         c, w, rho, _ = instance(i)
-        found = maximise_diagonal_quadratic(c, w, rho)
-        assert np.linalg.norm(found.x) <= rho * (1 + 1e-14)
-        assert found.lower == pytest.approx(c @ found.x + 0.5 * w @ found.x**2, rel=1e-12, abs=1e-300)
-        assert 0 <= found.upper - found.lower <= 1e-13 * abs(found.upper)
+        result = maximise_diagonal_quadratic(c, w, rho)
+        assert np.linalg.norm(result.x) <= rho * (1 + 1e-14)
+        assert result.lower == pytest.approx(c @ result.x + 0.5 * w @ result.x**2, rel=1e-12, abs=1e-300)
+        assert 0 <= result.upper - result.lower <= 1e-13 * abs(result.upper)
 
 
 def test_no_random_point_beats_the_bound():
     for i in range(200):
         c, w, rho, rng = instance(i)
-        found = maximise_diagonal_quadratic(c, w, rho)
+        result = maximise_diagonal_quadratic(c, w, rho)
         x = rng.standard_normal((2000, len(c)))
         x *= rho * (rng.random((2000, 1)) ** (1 / len(c))) / np.linalg.norm(x, axis=1, keepdims=True)
-        assert np.all(x @ c + 0.5 * x**2 @ w <= found.upper * (1 + 1e-12))
+        assert np.all(x @ c + 0.5 * x**2 @ w <= result.upper * (1 + 1e-12))
 
 
 def test_rotated_and_batched():
@@ -60,15 +60,15 @@ def test_rotated_and_batched():
 
 
 def test_zero_objective():
-    found = maximise_diagonal_quadratic(np.zeros(3), np.zeros(3), 2.0)
-    assert found.lower == found.upper == 0.0
+    result = maximise_diagonal_quadratic(np.zeros(3), np.zeros(3), 2.0)
+    assert result.lower == result.upper == 0.0
 
 
 @pytest.mark.parametrize("c", [[1e-170, 1.0], [1e200, 1.0], [1e-310, 1e-300], [0.0, 1e-320]])
 def test_extreme_sizes_have_certificates_too(c):
-    found = maximise_diagonal_quadratic(c, [1.0, 0.5], 10.0)
-    assert np.isfinite(found.x).all()
-    assert found.upper - found.lower <= 1e-13 * abs(found.upper)
+    result = maximise_diagonal_quadratic(c, [1.0, 0.5], 10.0)
+    assert np.isfinite(result.x).all()
+    assert result.upper - result.lower <= 1e-13 * abs(result.upper)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def contains(enclosures, rationals):
 
 
 def narrow(enclosures):
-    return all(np.all(one.rad <= 1.01 * np.finfo(float).eps * np.abs(one.mid) + 1e-300) for one in enclosures)
+    return all(np.all(item.rad <= 1.01 * np.finfo(float).eps * np.abs(item.mid) + 1e-300) for item in enclosures)
 
 
 def setting(n=5, m=4, h=3, condition=10.0, seed=0):
@@ -99,7 +99,7 @@ def test_projection_contains_the_rational_solution_of_the_dense_normal_equations
     K = fmpq_mat(h, h, k.entries())
     projection = ExactTangentSpace(name, G, H, relaxation).horizontal_projection(v)
     assert contains(projection, [rv[0] - rG * K, rv[1] + rH * K.transpose()])
-    assert all(one.rad.max() < 1e-15 * np.abs(one.mid).max() for one in projection)
+    assert all(item.rad.max() < 1e-15 * np.abs(item.mid).max() for item in projection)
 
 
 def ball(array):
@@ -167,8 +167,8 @@ def test_christoffel_and_adjoint_satisfy_koszul_to_many_digits(name, relaxation,
         gammas = arb_mat(14, 14, [koszul(A, x, y) for y in units for x in units])
         expected_adjoint = (flat_E * metric.inv() * gammas).entries()
         for enclosures, values in ((gamma, expected), (adjoint, expected_adjoint)):
-            mids = np.concatenate([one.mid.ravel() for one in enclosures])
-            rads = np.concatenate([one.rad.ravel() for one in enclosures])
+            mids = np.concatenate([item.mid.ravel() for item in enclosures])
+            rads = np.concatenate([item.rad.ravel() for item in enclosures])
             for mid, rad, value in zip(mids, rads, values, strict=True):
                 assert value.rad() < 1e-25
                 assert abs(value.mid() - arb(float(mid))) <= arb(float(rad)) + arb(1e-25)
@@ -196,8 +196,8 @@ def test_projection_between_inv_and_mix_is_orthogonal_to_every_vertical_vector(n
         removed = (bG.transpose() * bG).inv() * bG.transpose() * (V[0] - P[0])
         assert (V[0] - P[0]).overlaps(bG * removed)
         assert (P[1] - V[1]).overlaps(bH * removed.transpose())
-        for one, x, W in zip(gradient, E, ball_weights(name, bG, bH, relaxation), strict=True):
-            assert one.ball.overlaps(x * W.inv())
+        for item, x, W in zip(gradient, E, ball_weights(name, bG, bH, relaxation), strict=True):
+            assert item.ball.overlaps(x * W.inv())
 
 
 def test_the_mean_for_a_half_solves_its_equation():
@@ -320,9 +320,9 @@ def test_large_blocks_are_enclosed_narrowly(name, condition):
     G, H = conditioned_factor(rng, 769, 64, condition), conditioned_factor(rng, 769, 64, condition)
     v = rng.standard_normal((2, 769, 64))
     projection = ExactTangentSpace(name, G, H).horizontal_projection(v)
-    assert all(one.rad.max() <= 1e-15 * np.abs(one.mid).max() for one in projection)
+    assert all(item.rad.max() <= 1e-15 * np.abs(item.mid).max() for item in projection)
     space = METRICS[name]().at(rg.Pair(G, H))
-    assert space.is_horizontal(rg.Pair(*(one.mid for one in projection)), 1e-15 * 1e2 * condition)
+    assert space.is_horizontal(rg.Pair(*(item.mid for item in projection)), 1e-15 * 1e2 * condition)
 
 
 @pytest.mark.parametrize(("name", "relaxation"), [("inv", 0.0), ("inv", 0.25), ("mix", 0.25)])
@@ -336,9 +336,9 @@ def test_a_poor_diagonalisation_costs_steps_but_never_correctness(name, relaxati
         return Ball.of(basis * (1 + 1e-2 * np.random.default_rng(0).standard_normal(basis.shape)))
 
     monkeypatch.setattr(ball_module, "_diagonalising", spoiled)
-    for one, other in zip(ExactTangentSpace(name, G, H, relaxation).horizontal_projection(v), good, strict=True):
-        assert np.all(np.abs(one.mid - other.mid) <= one.rad + other.rad)
-        assert one.rad.max() < 1e-15 * np.abs(one.mid).max()
+    for item, second in zip(ExactTangentSpace(name, G, H, relaxation).horizontal_projection(v), good, strict=True):
+        assert np.all(np.abs(item.mid - second.mid) <= item.rad + second.rad)
+        assert item.rad.max() < 1e-15 * np.abs(item.mid).max()
     monkeypatch.setattr(ball_module, "_diagonalising", lambda *roots: Ball.of(np.ones((3, 3))))
     with pytest.raises(EnclosureError, match="ill-conditioned"):
         ExactTangentSpace(name, G, H, relaxation, max_bits=256).horizontal_projection(v)
@@ -353,9 +353,9 @@ def test_the_certificate_covers_an_iteration_stopped_too_early(name, relaxation,
     good = ExactTangentSpace(name, G, H, relaxation).horizontal_projection(v)
     monkeypatch.setattr(exact, "NARROW", np.inf)
     monkeypatch.setattr(ball_module, "_steps", lambda contraction: 0)
-    for one, other in zip(ExactTangentSpace(name, G, H, relaxation).horizontal_projection(v), good, strict=True):
-        assert one.rad.max() > 1e-3
-        assert np.all(np.abs(one.mid - other.mid) <= one.rad)
+    for item, second in zip(ExactTangentSpace(name, G, H, relaxation).horizontal_projection(v), good, strict=True):
+        assert item.rad.max() > 1e-3
+        assert np.all(np.abs(item.mid - second.mid) <= item.rad)
 
 
 def test_the_certificate_is_as_wide_as_the_bound_says(monkeypatch):
@@ -377,7 +377,7 @@ def test_the_certificate_is_as_wide_as_the_bound_says(monkeypatch):
 def test_wide_balls_are_refined_and_never_returned():
     G, H, (v, _, _) = setting(condition=1e12)
     space = ExactTangentSpace("inv", G, H)
-    assert all(one.rad.max() < 1e-15 * np.abs(one.mid).max() for one in space.christoffel(v))
+    assert all(item.rad.max() < 1e-15 * np.abs(item.mid).max() for item in space.christoffel(v))
     assert max(space._points) > exact.INITIAL_BITS
     with pytest.raises(EnclosureError, match="128 bits"):
         ExactTangentSpace("inv", G, H, max_bits=128).christoffel(v)
@@ -420,9 +420,9 @@ def test_bad_arguments_are_named(call, error, message):
 @pytest.mark.parametrize("scale", [(1e80, 1e80), (1e150, 1e10), (1e-78, 1e-78), (1e-160, 1.0), (1e100, 1e-100)])
 def test_any_scale_is_enclosed(name, scale):
     """v = (1, 0) at two numbers projects to (½, ½H/G)."""
-    one = np.ones((1, 1))
-    space = ExactTangentSpace(name, scale[0] * one, scale[1] * one)
-    G, H = space.horizontal_projection((one, 0 * one))
+    item = np.ones((1, 1))
+    space = ExactTangentSpace(name, scale[0] * item, scale[1] * item)
+    G, H = space.horizontal_projection((item, 0 * item))
     assert abs(G.mid[0, 0] - 0.5) <= G.rad[0, 0] < 1e-15
     assert abs(H.mid[0, 0] / (0.5 * scale[1] / scale[0]) - 1) < 1e-15
 
@@ -434,20 +434,22 @@ def test_powers_of_two_change_nothing_but_exponents(name, p):
     G, H, (v, w, _) = setting()
     here = ExactTangentSpace(name, G, H)
     alpha, beta = 2.0 ** p[0], 2.0 ** p[1]
-    there = ExactTangentSpace(name, alpha * G, beta * H)
+    target = ExactTangentSpace(name, alpha * G, beta * H)
     moved = [(alpha * x, beta * y) for x, y in (v, w)]
-    for one, other in (
-        (here.horizontal_projection(v), there.horizontal_projection(moved[0])),
-        (here.christoffel(v, w), there.christoffel(*moved)),
-        (here.geodesic(v, 0.25, 2), there.geodesic(moved[0], 0.25, 2)),
+    for item, second in (
+        (here.horizontal_projection(v), target.horizontal_projection(moved[0])),
+        (here.christoffel(v, w), target.christoffel(*moved)),
+        (here.geodesic(v, 0.25, 2), target.geodesic(moved[0], 0.25, 2)),
     ):
-        for x, y, scale in zip(one, other, (alpha, beta), strict=True):
+        for x, y, scale in zip(item, second, (alpha, beta), strict=True):
             np.testing.assert_array_equal(scale * x.mid, y.mid)
     constant = 1.0 if name == "inv" else alpha**2 * beta**2
     e, moved_e = w, (w[0] / alpha, w[1] / beta)
-    for x, y, scale in zip(here.riemannian_gradient(e), there.riemannian_gradient(moved_e), (alpha, beta), strict=True):
+    for x, y, scale in zip(
+        here.riemannian_gradient(e), target.riemannian_gradient(moved_e), (alpha, beta), strict=True
+    ):
         np.testing.assert_array_equal(scale / constant * x.mid, y.mid)
-    np.testing.assert_array_equal(constant * here.inner_product(v, w).mid, there.inner_product(*moved).mid)
+    np.testing.assert_array_equal(constant * here.inner_product(v, w).mid, target.inner_product(*moved).mid)
 
 
 def integrated(metric, G, H, v, t, relaxation=0.0):
@@ -480,10 +482,10 @@ def test_exact_geodesics_of_any_velocity(name, relaxation, shape):
     G, H = np.eye(n, h) + 0.2 * rng.standard_normal((n, h)), np.eye(m, h) + 0.2 * rng.standard_normal((m, h))
     v = 0.3 * rng.standard_normal((n, h)), 0.3 * rng.standard_normal((m, h))
     space = ExactTangentSpace(name, G, H, relaxation)
-    for enclosure, other in zip(
+    for enclosure, second in zip(
         space.geodesic(v, -0.75, "exact"), integrated(name, G, H, v, -0.75, relaxation), strict=True
     ):
-        np.testing.assert_allclose(enclosure.mid, other, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(enclosure.mid, second, rtol=0, atol=1e-10)
         assert enclosure.rad.max() < 1e-15 * np.abs(enclosure.mid).max() + 1e-16
 
 
@@ -504,8 +506,8 @@ def test_the_unit_of_time_does_not_matter(t):
     rng = np.random.default_rng(4)
     G, H, v_G, v_H = (rng.standard_normal((n, 2)) for n in (4, 3, 4, 3))
     space = ExactTangentSpace("mix", G, H)
-    one, other = (space.geodesic((x * v_G, x * v_H), 0.1 / x, "exact") for x in (1.0, 1.0 / t))
-    for a, b in zip(one, other, strict=True):
+    item, second = (space.geodesic((x * v_G, x * v_H), 0.1 / x, "exact") for x in (1.0, 1.0 / t))
+    for a, b in zip(item, second, strict=True):
         assert np.array_equal(a.mid, b.mid)
 
 
@@ -518,8 +520,8 @@ def test_the_validated_integration_encloses_the_closed_forms(metric, h, monkeypa
     closed = ExactTangentSpace(metric, G, H).geodesic(v, 0.8, "exact")
     monkeypatch.setattr(ExactTangentSpace, "_is_closed", False)
     flowing = ExactTangentSpace(metric, G, H).geodesic(v, 0.8, "exact")
-    for one, other in zip(closed, flowing, strict=True):
-        assert np.all(np.abs(one.mid - other.mid) <= one.rad + other.rad)
+    for item, second in zip(closed, flowing, strict=True):
+        assert np.all(np.abs(item.mid - second.mid) <= item.rad + second.rad)
 
 
 @pytest.mark.slow
@@ -532,11 +534,11 @@ def test_long_geodesics_take_shorter_steps_and_more_bits():
 
 def test_a_geodesic_that_ends_is_refused():
     """mix: the product of two numbers moves on a line, which passes zero at t = ½."""
-    one = np.ones((1, 1))
-    space = ExactTangentSpace("mix", one, one)
-    assert abs(space.geodesic((-one, -one), 0.4375, "exact")[0].mid.item() - 0.125**0.5) < 1e-15
+    item = np.ones((1, 1))
+    space = ExactTangentSpace("mix", item, item)
+    assert abs(space.geodesic((-item, -item), 0.4375, "exact")[0].mid.item() - 0.125**0.5) < 1e-15
     with pytest.raises(EnclosureError, match="ends before this time"):
-        space.geodesic((-one, -one), 0.75, "exact")
+        space.geodesic((-item, -item), 0.75, "exact")
 
 
 def test_vectors_are_checked():

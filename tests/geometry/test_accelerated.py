@@ -49,12 +49,12 @@ def test_the_accelerated_spaces_are_the_plain_one(name, relaxation, condition):
     a = a * (1.0 / plain.norm(a))
     x = 0.1 * plain.to_coordinates(plain.horizontal_projection(a))
     closed = name == "inv" and relaxation == 0.0
-    for what, operation in (OPERATIONS | EXACT if closed else OPERATIONS).items():
-        found, expected = (operation(one, a, b, x) for one in (space, plain))
-        parts = zip(found, expected, strict=True) if isinstance(found, (rg.Pair, tuple)) else [(found, expected)]
-        for one, other in parts:
-            error = np.abs(one - other).max() / np.abs(other).max()
-            assert error < 1e-12 * condition, what
+    for kind, operation in (OPERATIONS | EXACT if closed else OPERATIONS).items():
+        result, expected = (operation(item, a, b, x) for item in (space, plain))
+        parts = zip(result, expected, strict=True) if isinstance(result, (rg.Pair, tuple)) else [(result, expected)]
+        for item, second in parts:
+            error = np.abs(item - second).max() / np.abs(second).max()
+            assert error < 1e-12 * condition, kind
 
 
 def test_small_points_take_the_plain_way():

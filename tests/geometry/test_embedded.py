@@ -83,11 +83,11 @@ def test_it_serves_searches_of_sharpness():
         return 0.5 * np.sum(R**2), {"layer": rg.Pair(R @ H, R.T @ G)}
 
     metric = rg.networks.block_metric({"layer": point}, "embedded")
-    found = rg.worst_case_sharpness(value_and_grad, {"layer": point}, metric, 0.1, n_iter=30)
+    result = rg.worst_case_sharpness(value_and_grad, {"layer": point}, metric, 0.1, n_iter=30)
     R = point.product - Y
     P_U, P_V = projectors(point)
     slope = np.linalg.norm(P_U @ R + R @ P_V - P_U @ R @ P_V)
-    assert 0.1 * slope < found.value < 0.1 * slope + 0.01  # the curvature of ½‖X − Y‖² adds ½ρ², and a little
+    assert 0.1 * slope < result.value < 0.1 * slope + 0.01  # the curvature of ½‖X − Y‖² adds ½ρ², and a little
 
 
 def test_there_is_no_exact_geodesic():

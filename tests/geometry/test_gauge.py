@@ -21,7 +21,7 @@ def setting(name, condition, seed, sizes=(10, 9, 4)):
 
 
 def middle(enclosures):
-    return rg.Pair(*(one.mid for one in enclosures))
+    return rg.Pair(*(item.mid for item in enclosures))
 
 
 @pytest.mark.parametrize("name", METRICS)

@@ -52,8 +52,8 @@ def test_mix_with_velocities_that_are_not_horizontal_is_integrated():
 @everywhere
 def test_momenta_are_conserved(name, batch, n, m, h):
     _, space, v = setting(name, batch, n, m, h)
-    there = FAMILY[name]().at(space.geodesic(v, 0.8, "exact"))
-    before, after = space.momenta(v), there.momenta(velocity(space, v, 0.8))
+    target = FAMILY[name]().at(space.geodesic(v, 0.8, "exact"))
+    before, after = space.momenta(v), target.momenta(velocity(space, v, 0.8))
     for quantity, value in before.items():
         assert np.allclose(after[quantity], value, rtol=1e-7, atol=1e-8 * np.max(np.abs(before["rotation_G"])) + 1e-8)
 
@@ -93,8 +93,8 @@ def test_inv_is_complete():
     _, space, v = setting("inv", (), 5, 4, 2)
     far = space.geodesic(v, 20.0, "exact")
     assert np.isfinite(far.G).all()
-    there = rg.InvariantMetric().at(far)
-    assert there.norm(velocity(space, v, 20.0)) == pytest.approx(space.norm(v), rel=1e-5)
+    target = rg.InvariantMetric().at(far)
+    assert target.norm(velocity(space, v, 20.0)) == pytest.approx(space.norm(v), rel=1e-5)
 
 
 @pytest.mark.slow
@@ -148,8 +148,8 @@ def test_a_closed_form_is_not_taken_for_a_velocity_with_a_small_vertical_part():
     length = space.norm(space.point)
     v = (0.2 * length) * space.random_tangent_vector(1)
     tilted = v + (1e-10 * length / space.norm(vertical)) * vertical
-    found, expected = space.geodesic(tilted, 0.9, "exact"), integrate(space, tilted, 0.9).point
-    assert relative_error(found, expected) < 1e-12
+    result, expected = space.geodesic(tilted, 0.9, "exact"), integrate(space, tilted, 0.9).point
+    assert relative_error(result, expected) < 1e-12
     assert relative_error(space.geodesic(v, 0.9, "exact"), expected) > 1e-11
 
 
@@ -189,8 +189,8 @@ def test_an_integration_does_not_depend_on_the_representative(name):
     """It is done in the balanced gauge: a representative with κ = 1e6 costs the digits of moving it, and no others."""
     rng, space, v = setting(name, (), 5, 4, 2)
     A = np.diag([1e3, 1e-3]) @ np.linalg.qr(rng.standard_normal((2, 2)))[0]
-    there = space.metric.at(space.point.transform(A))
-    moved = integrate(there, v.transform(A), 0.7).point.transform(np.linalg.inv(A))
+    target = space.metric.at(space.point.transform(A))
+    moved = integrate(target, v.transform(A), 0.7).point.transform(np.linalg.inv(A))
     assert relative_error(moved, integrate(space, v, 0.7).point) < 1e-9
 
 

@@ -267,10 +267,10 @@ def test_gamma_is_that_of_the_levi_civita_connection(name):
 def test_gamma_has_its_adjoint(name):
     case = CASES[name]
     space, (a, b, e) = case.space, vectors(case, 3)
-    one = flat(e) @ flat(space.christoffel(a, b))
-    other = flat(space.christoffel_adjoint(a, e)) @ flat(b)
+    item = flat(e) @ flat(space.christoffel(a, b))
+    second = flat(space.christoffel_adjoint(a, e)) @ flat(b)
     size = np.linalg.norm(flat(e)) * np.linalg.norm(flat(space.christoffel(a, b)))
-    assert one == pytest.approx(other, abs=1e-11 * max(size, abs(one)))
+    assert item == pytest.approx(second, abs=1e-11 * max(size, abs(item)))
 
 
 @everything
@@ -311,23 +311,23 @@ def test_everything_is_equivariant(name, size):
     case = CASES[name]
     (_, gradient), space, (a, b) = loss_and_gradient(case), case.space, vectors(case, 2)
     move, carry = case.act(np.random.default_rng(4), size)
-    there = case.metric.at(move(space.point))
+    target = case.metric.at(move(space.point))
     results = [
-        (there.horizontal_projection(carry(a)), carry(space.horizontal_projection(a))),
-        (there.riemannian_gradient(gradient(there.point)), carry(space.riemannian_gradient(gradient(space.point)))),
-        (there.christoffel(carry(a), carry(b)), carry(space.christoffel(a, b))),
-        (there.geodesic(0.1 * carry(a)) - there.point, carry(space.geodesic(0.1 * a) - space.point))
+        (target.horizontal_projection(carry(a)), carry(space.horizontal_projection(a))),
+        (target.riemannian_gradient(gradient(target.point)), carry(space.riemannian_gradient(gradient(space.point)))),
+        (target.christoffel(carry(a), carry(b)), carry(space.christoffel(a, b))),
+        (target.geodesic(0.1 * carry(a)) - target.point, carry(space.geodesic(0.1 * a) - space.point))
         if name != "translation" else (a, a),
     ]  # fmt: skip
     if not case.open:
         v = horizontal(case)
-        results.append((there.geodesic(carry(v), 0.7, "exact"), move(space.geodesic(v, 0.7, "exact"))))
-    for found, expected in results:
-        assert length(there, found - expected) <= 1e-9 * (length(there, expected) + length(there, carry(a)))
+        results.append((target.geodesic(carry(v), 0.7, "exact"), move(space.geodesic(v, 0.7, "exact"))))
+    for result, expected in results:
+        assert length(target, result - expected) <= 1e-9 * (length(target, expected) + length(target, carry(a)))
     size = total(space.inner_product(a, a))
-    assert total(there.inner_product(carry(a), carry(a))) == pytest.approx(size, rel=1e-10)
-    np.testing.assert_allclose(there.to_coordinates(carry(a)), space.to_coordinates(a), atol=1e-9 * np.sqrt(size))
-    drawn = (one.to_coordinates(one.random_tangent_vector(5)) for one in (space, there))
+    assert total(target.inner_product(carry(a), carry(a))) == pytest.approx(size, rel=1e-10)
+    np.testing.assert_allclose(target.to_coordinates(carry(a)), space.to_coordinates(a), atol=1e-9 * np.sqrt(size))
+    drawn = (item.to_coordinates(item.random_tangent_vector(5)) for item in (space, target))
     np.testing.assert_allclose(*drawn, atol=1e-9)
 
 
@@ -338,14 +338,14 @@ def test_exact_geodesics_solve_the_geodesic_equation(name):
     case = CASES[name]
     space, v = case.space, horizontal(case)
     for t in (-0.6, 0.8):
-        there = case.metric.at(space.geodesic(v, t, "exact"))
+        target = case.metric.at(space.geodesic(v, t, "exact"))
         velocity = like(space.point, derivative(lambda s, t=t: flat(space.geodesic(v, t + s, "exact")), 1e-2))
         acceleration = second_derivative(lambda s, t=t: flat(space.geodesic(v, t + s, "exact")), 1e-2)
         scale = 1.0 + np.abs(acceleration).max()
-        np.testing.assert_allclose(acceleration, -flat(there.christoffel(velocity)), atol=1e-6 * scale)
-        assert length(there, velocity) == pytest.approx(length(space, v), rel=1e-7)
+        np.testing.assert_allclose(acceleration, -flat(target.christoffel(velocity)), atol=1e-6 * scale)
+        assert length(target, velocity) == pytest.approx(length(space, v), rel=1e-7)
         if not case.relaxed:
-            assert np.all(there.is_horizontal(velocity, 1e-5))
+            assert np.all(target.is_horizontal(velocity, 1e-5))
     np.testing.assert_allclose(flat(space.geodesic(v, 0.0, "exact")), flat(space.point), rtol=1e-13, atol=1e-13)
 
 
@@ -408,8 +408,8 @@ def test_gradients_through_exact_geodesics_are_their_derivatives_whatever_the_ve
     (e,) = vectors(CASES[name], 1)
     ends = [flat(space.geodesic(length * v + s * w, 1.0, "exact")) for s in 1e-3 * np.array([1.0, -1.0, 2.0, -2.0])]
     moved = (8.0 * (ends[0] - ends[1]) - (ends[2] - ends[3])) / 12e-3
-    found = total(space.inner_product(space.geodesic_gradient(length * v, e, "exact"), w))
-    assert found == pytest.approx(flat(e) @ moved, abs=2e-10 * (np.abs(flat(e)) @ np.abs(moved)))
+    result = total(space.inner_product(space.geodesic_gradient(length * v, e, "exact"), w))
+    assert result == pytest.approx(flat(e) @ moved, abs=2e-10 * (np.abs(flat(e)) @ np.abs(moved)))
 
 
 @everything
@@ -426,15 +426,15 @@ def test_a_batch_is_its_blocks(name):
     case = CASES[name]
     space, (a, b) = case.space, vectors(case, 2)
     for i in np.ndindex(space.block_shape):
-        one = case.metric.at(rg.Pair(case.point.G[i], case.point.H[i]))
+        item = case.metric.at(rg.Pair(case.point.G[i], case.point.H[i]))
         x, y = (rg.Pair(v.G[i], v.H[i]) for v in (a, b))
         for batched, single in (
-            (space.horizontal_projection(a), one.horizontal_projection(x)),
-            (space.christoffel(a, b), one.christoffel(x, y)),
-            (space.christoffel_adjoint(a, b), one.christoffel_adjoint(x, y)),
-            (space.riemannian_gradient(a), one.riemannian_gradient(x)),
-            (space.geodesic(a, 0.2), one.geodesic(x, 0.2)),
+            (space.horizontal_projection(a), item.horizontal_projection(x)),
+            (space.christoffel(a, b), item.christoffel(x, y)),
+            (space.christoffel_adjoint(a, b), item.christoffel_adjoint(x, y)),
+            (space.riemannian_gradient(a), item.riemannian_gradient(x)),
+            (space.geodesic(a, 0.2), item.geodesic(x, 0.2)),
         ):
             expected = flat(single)
-            found = flat(rg.Pair(batched.G[i], batched.H[i]))
-            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11 * np.abs(expected).max())
+            result = flat(rg.Pair(batched.G[i], batched.H[i]))
+            np.testing.assert_allclose(result, expected, rtol=0, atol=1e-11 * np.abs(expected).max())

@@ -40,8 +40,8 @@ def test_a_tie_for_the_largest_entry_does_not_flip_coordinates(name):
     v = like(point, rng)
     here = FAMILY[name]().at(point).to_coordinates(v)
     for scale in rng.uniform(-3.0, 3.0, 50):
-        there = FAMILY[name]().at(point.transform([[scale]])).to_coordinates(v.transform([[scale]]))
-        assert np.allclose(there, here, rtol=1e-12)
+        target = FAMILY[name]().at(point.transform([[scale]])).to_coordinates(v.transform([[scale]]))
+        assert np.allclose(target, here, rtol=1e-12)
 
 
 @pytest.mark.slow
@@ -64,8 +64,8 @@ def test_random_tangent_vectors_have_unit_length_and_fill_the_space(name, relaxa
 def test_the_seed_that_has_drawn_the_point_draws_no_rounding():
     """Its own coordinates are vertical; what is drawn instead changes little with the point."""
     point = np.random.default_rng(0).standard_normal(5)
-    here, there = (rg.ScalingMetric().at(x).random_tangent_vector(0) for x in (point, point + 1e-11 * np.arange(5)))
-    assert np.abs(here - there).max() < 1e-9
+    here, target = (rg.ScalingMetric().at(x).random_tangent_vector(0) for x in (point, point + 1e-11 * np.arange(5)))
+    assert np.abs(here - target).max() < 1e-9
 
 
 @everything
@@ -148,25 +148,25 @@ def test_extreme_scales_neither_overflow_nor_lose_digits(name, scale):
     def scaled(v, power=1):
         return rg.Pair(v.G * scale[0] ** power, v.H * scale[1] ** power)
 
-    there, (a, e, d) = FAMILY[name]().at(scaled(point)), (like(point, rng) for _ in range(3))
+    target, (a, e, d) = FAMILY[name]().at(scaled(point)), (like(point, rng) for _ in range(3))
     v, w = (0.1 * space.horizontal_projection(like(point, rng)) for _ in range(2))
     pairs = [
-        (there.horizontal_projection(scaled(a)), space.horizontal_projection(a), 1.0),
-        (there.christoffel(scaled(v), scaled(a)), space.christoffel(v, a), 1.0),
-        (there.geodesic(scaled(v), 0.3), space.geodesic(v, 0.3), 1.0),
+        (target.horizontal_projection(scaled(a)), space.horizontal_projection(a), 1.0),
+        (target.christoffel(scaled(v), scaled(a)), space.christoffel(v, a), 1.0),
+        (target.geodesic(scaled(v), 0.3), space.geodesic(v, 0.3), 1.0),
     ]
     exponent = 2.0 * space.metric.s * np.log10(scale[0] * scale[1])
     if abs(exponent) < 300.0:  # that of the metric, and of its gradients, is one of doubles
-        size, (of_e, of_d) = 10.0**exponent, (scaled(one, -1) for one in (e, d))
+        size, (of_e, of_d) = 10.0**exponent, (scaled(item, -1) for item in (e, d))
         pairs += [
-            (there.geodesic(scaled(v), 0.3, "exact"), space.geodesic(v, 0.3, "exact"), 1.0),
-            (there.riemannian_gradient(of_e), space.riemannian_gradient(e), 1.0 / size),
-            (there.riemannian_hessian(of_e, of_d, scaled(v)), space.riemannian_hessian(e, d, v), 1.0 / size),
+            (target.geodesic(scaled(v), 0.3, "exact"), space.geodesic(v, 0.3, "exact"), 1.0),
+            (target.riemannian_gradient(of_e), space.riemannian_gradient(e), 1.0 / size),
+            (target.riemannian_hessian(of_e, of_d, scaled(v)), space.riemannian_hessian(e, d, v), 1.0 / size),
         ]
-        inner = there.inner_product(scaled(v), scaled(w)) / size
+        inner = target.inner_product(scaled(v), scaled(w)) / size
         assert inner == pytest.approx(space.inner_product(v, w), rel=1e-12)
-    for found, expected, factor in pairs:
-        assert relative_error(scaled(found * (1.0 / factor), -1), expected) < 1e-12
+    for result, expected, factor in pairs:
+        assert relative_error(scaled(result * (1.0 / factor), -1), expected) < 1e-12
 
 
 @everything
@@ -188,14 +188,14 @@ def test_rank_deficient_points_are_refused_with_block_and_singular_value(name, r
 @everything
 def test_bad_vectors_and_options_are_named(name):
     rng, point, space = setting(name, (2,), 4, 3, 2)
-    other = random_pair(rng, (3,), 4, 3, 2)
+    second = random_pair(rng, (3,), 4, 3, 2)
     for call, argument in (
-        (lambda: space.inner_product(point, other), "b"),
-        (lambda: space.horizontal_projection(other), "v"),
-        (lambda: space.riemannian_gradient(other), "egrad"),
-        (lambda: space.christoffel(other), "a"),
-        (lambda: space.christoffel_adjoint(point, other), "e"),
-        (lambda: space.geodesic(other), "v"),
+        (lambda: space.inner_product(point, second), "b"),
+        (lambda: space.horizontal_projection(second), "v"),
+        (lambda: space.riemannian_gradient(second), "egrad"),
+        (lambda: space.christoffel(second), "a"),
+        (lambda: space.christoffel_adjoint(point, second), "e"),
+        (lambda: space.geodesic(second), "v"),
         (lambda: space.vertical_vector(np.eye(3)), "K"),
         (lambda: space.from_coordinates(np.zeros((2, 3))), "x"),
         (lambda: space.geodesic(point, [1.0, 2.0]), "t"),

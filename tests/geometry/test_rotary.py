@@ -34,8 +34,10 @@ def test_a_loss_with_rotary_positions_has_this_symmetry_and_not_that_of_all_matr
     rng = np.random.default_rng(seed)
     f, point = rotary_loss(rng, 5, 6, 4), random_pair(rng, (), 6, 6, 4)
     verified = rg.symmetry.verify(f, point, rg.RotaryMetric())
-    assert [one.verdict for one in verified.findings] == ["holds"]
-    assert [one.verdict for one in rg.symmetry.verify(f, point, rg.InvariantMetric()).findings] == ["does not hold"]
+    assert [finding.verdict for finding in verified.findings] == ["holds"]
+    assert [finding.verdict for finding in rg.symmetry.verify(f, point, rg.InvariantMetric()).findings] == [
+        "does not hold"
+    ]
     with pytest.raises(ValueError, match="symmetr"):
         rg.worst_case_sharpness(f, point, rg.InvariantMetric(), 0.1, n_iter=2)
 

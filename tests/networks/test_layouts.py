@@ -109,10 +109,10 @@ def verify(network, folder):
 def test_every_claim_about_an_architecture_is_true(layout, kind, tmp_path):
     saved(kind, tmp_path)
     network = rg.networks.read(tmp_path, layout)
-    found = verify(network, tmp_path)
-    assert found.holds, str(found)
-    assert min(one.digits for one in found) > 4  # what float32 inside of some lets be seen
-    assert len(found) == len(network.symmetries()) >= len({name for name, block in network.blocks.items()
+    result = verify(network, tmp_path)
+    assert result.holds, str(result)
+    assert min(item.digits for item in result) > 4  # what float32 inside of some lets be seen
+    assert len(result) == len(network.symmetries()) >= len({name for name, block in network.blocks.items()
                                                      if isinstance(block, rg.Pair)})  # fmt: skip
 
 
@@ -140,19 +140,19 @@ def test_partial_and_interleaved_planes_are_layouts_of_your_own(kind, tmp_path):
     more = {"partial_rotary_factor": planes["rotated"]} if "rotated" in planes else {}
     saved(kind, tmp_path, **more)
     network = read_with_planes(kind, tmp_path, planes, out)
-    claimed = {(one.name, one.blocks[0].rpartition(".")[2]) for one in network.symmetries()}
+    claimed = {(item.name, item.blocks[0].rpartition(".")[2]) for item in network.symmetries()}
     assert ("commutant of rotations", "query_key") in claimed
     assert (("GL(h)", "query_key_rest") in claimed) == ("rotated" in planes)
-    held = {(one.symmetry, one.blocks[0]): one.verdict for one in verify(network, tmp_path)}
-    for one in network.symmetries():
-        assert held[one.name, one.blocks[0]] == "holds", one
-    there, back = network.state_dict(), network.constants
+    held = {(item.symmetry, item.blocks[0]): item.verdict for item in verify(network, tmp_path)}
+    for item in network.symmetries():
+        assert held[item.name, item.blocks[0]] == "holds", item
+    target, back = network.state_dict(), network.constants
     for name, tensor in rg.networks.read(tmp_path, "llama_nope").state_dict().items() if out == "o_proj" else ():
-        assert name in back or np.array_equal(there[name], tensor), name
+        assert name in back or np.array_equal(target[name], tensor), name
     # other planes than these are none
     wrong = read_with_planes(kind, tmp_path, {**planes, "interleaved": not planes.get("interleaved", False)}, out)
     if planes.get("rotated", 1.0) * 8 > 2:  # of a single plane both orders are the same
-        verdicts = {(one.symmetry, one.blocks[0]): one.verdict for one in verify(wrong, tmp_path)}
+        verdicts = {(item.symmetry, item.blocks[0]): item.verdict for item in verify(wrong, tmp_path)}
         assert verdicts["commutant of rotations", next(b for n, b in verdicts if n.startswith("commutant"))] != "holds"
 
 
@@ -309,7 +309,7 @@ def test_a_layout_of_ones_own():
     assert len(pairs) == 4
     assert all(np.array_equal(x, network.state_dict()[name]) for name, x in state.items())
     assert network.summary().redundant == 2 * 2 * (2 * 9 + 2 * 3)
-    assert {one.name for one in network.symmetries()} == {"GL(h)", "key bias", "value bias"}
+    assert {symmetry.name for symmetry in network.symmetries()} == {"GL(h)", "key bias", "value bias"}
     turned = rg.networks.own_layout("layer.*.attention", "q_lin", "k_lin", "v_lin", "out_lin", rotary=True)
     with pytest.raises(rg.networks.LayoutError, match="layout own: heads"):
         rg.networks.read(state, turned, heads=4)

@@ -47,7 +47,7 @@ def test_shards_are_read_whole_or_not_at_all(index, tmp_path):
     names = sharded(tmp_path, index)
     for place in (tmp_path, tmp_path / index):
         network = rg.networks.read(place, "llama_rotary")
-        assert len([one for one in network.blocks if one.endswith("value_out")]) == LAYERS
+        assert len([block for block in network.blocks if block.endswith("value_out")]) == LAYERS
     for name in names:
         with pytest.raises(LayoutError, match="is one of 2 shards, a part of the network"):
             rg.networks.read(tmp_path / name, "llama_rotary")

@@ -90,22 +90,22 @@ def test_a_modules_buffers_are_no_parameters(persistent):
     network = rg.networks.read(module, "clip", heads=2)
     assert set(network.shapes) == {name for name, _ in module.named_parameters()}
     assert network.summary().parameters == sum(p.numel() for p in module.parameters())
-    assert not any("Taken for parameters" in one for one in network.summary().remarks)
+    assert not any("Taken for parameters" in item for item in network.summary().remarks)
     assert set(network.state_dict()) == set(module.state_dict())
     evaluate = rg.adapters.torch_value_and_grad(module, network, squares(x, y), dtype=np.float64)
     parameters = list(module.parameters())
     grads = torch.autograd.grad(squares(x, y)(module), parameters)
     slope = sum((w * g).square().sum() for w, g in zip(parameters, grads, strict=True)).sqrt().item()
-    found = rg.adaptive_sharpness(evaluate, network.blocks, 1e-7, n_restarts=1)
-    assert found.value == pytest.approx(1e-7 * slope, rel=1e-6)
+    result = rg.adaptive_sharpness(evaluate, network.blocks, 1e-7, n_restarts=1)
+    assert result.value == pytest.approx(1e-7 * slope, rel=1e-6)
 
 
 def test_a_state_dict_does_not_tell_and_it_is_said():
     module, (x, y) = Buffered(), data()
     network = rg.networks.read(module.state_dict(), "clip", heads=2)
     assert "scale" in network.blocks
-    (said,) = (one for one in network.summary().remarks if "Taken for parameters" in one)
-    assert f"the {len(network.shapes)} tensors" in said
+    (message,) = (item for item in network.summary().remarks if "Taken for parameters" in item)
+    assert f"the {len(network.shapes)} tensors" in message
     with pytest.raises(ValueError, match=r"network: 'scale' is to move, and the module has no parameter of this name"):
         rg.adapters.torch_value_and_grad(module, network, squares(x, y))
     evaluate = rg.adapters.torch_value_and_grad(module, network, squares(x, y), frozen=["scale"], dtype=np.float64)
@@ -177,8 +177,8 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_loss_that_is_none_says_so(name, trainable):
     module, (x, _) = encoder().requires_grad_(trainable), data()
-    make, said = WRONG[name]
-    with pytest.raises((TypeError, ValueError), match=f"^loss: .*{said}"):
+    make, message = WRONG[name]
+    with pytest.raises((TypeError, ValueError), match=f"^loss: .*{message}"):
         sharpness(make(module, x), module)
     assert all(p.requires_grad == trainable for p in module.parameters())
 
@@ -427,14 +427,14 @@ def test_buffers_of_a_file_that_the_module_does_not_have_are_named():
     def net():
         return nn.Sequential(encoder(), nn.Flatten(0, 1), nn.BatchNorm1d(8, dtype=torch.float64))
 
-    trained, other, x = net(), net(), data()[0][0].unsqueeze(0)
+    trained, second, x = net(), net(), data()[0][0].unsqueeze(0)
     trained[2].running_mean.copy_(torch.randn(8))
     network = rg.networks.read(trained.state_dict(), "clip", heads=2)
     loss = lambda call: call(x).square().mean()  # noqa: E731
     with pytest.raises(ValueError, match=r"network: 2.running_mean differ from the module's buffers"):
-        rg.adapters.torch_value_and_grad(other, network, loss, dtype=np.float64)
-    other.load_state_dict(trained.state_dict())
-    value, _ = rg.adapters.torch_value_and_grad(other, network, loss, dtype=np.float64)(network.blocks)
+        rg.adapters.torch_value_and_grad(second, network, loss, dtype=np.float64)
+    second.load_state_dict(trained.state_dict())
+    value, _ = rg.adapters.torch_value_and_grad(second, network, loss, dtype=np.float64)(network.blocks)
     assert value == pytest.approx(loss(trained.eval()).item())
 
 

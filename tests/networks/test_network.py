@@ -538,8 +538,8 @@ def test_float8_numbers_are_those_of_ml_dtypes(kind, tmp_path):
     ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
     bits = np.arange(256, dtype=np.uint8)
     expected = bits.view(ml_dtypes.float8_e4m3fn if kind == "F8_E4M3" else ml_dtypes.float8_e5m2).astype(np.float32)
-    found = load(written(tmp_path / "model.safetensors", {"x": (kind, [256], bits.tobytes())}))["x"]
-    assert np.array_equal(found, np.where(np.isfinite(expected), expected, np.nan), equal_nan=True)
+    result = load(written(tmp_path / "model.safetensors", {"x": (kind, [256], bits.tobytes())}))["x"]
+    assert np.array_equal(result, np.where(np.isfinite(expected), expected, np.nan), equal_nan=True)
 
 
 def test_weights_that_need_their_scales_and_pointers_are_named(tmp_path):
@@ -573,9 +573,9 @@ def test_what_is_there_and_no_number_is_not_missing(layout, dtype):
     if layout == "lora":
         state = {"q.lora_A.weight": np.ones((2, 6)), "q.lora_B.weight": np.ones((5, 2))}
     maps = [name for name in state if ".self." in name or "lora_" in name]
-    for some in (maps, maps[:1], maps[-1:]):  # a bias, too, without which the factors would have a row less
-        with pytest.raises(LayoutError, match=rf"got these tensors .*{some[0]} \({dtype}\)"):
-            rg.networks.read({**state, **{name: state[name].astype(dtype) for name in some}}, layout, heads=2)
+    for selection in (maps, maps[:1], maps[-1:]):  # a bias, too, without which the factors would have a row less
+        with pytest.raises(LayoutError, match=rf"got these tensors .*{selection[0]} \({dtype}\)"):
+            rg.networks.read({**state, **{name: state[name].astype(dtype) for name in selection}}, layout, heads=2)
 
 
 def test_weights_that_a_module_keeps_as_buffers_are_there():
@@ -633,7 +633,7 @@ def test_biases_are_optional_and_running_statistics_are_constants():
     assert not any("running" in name for name in network.blocks)
     assert {"norm.running_mean", "norm.running_var"} <= network.constants.keys()
     assert network.symmetries()
-    assert {one.name for one in network.symmetries()} == {"GL(h)"}
+    assert {symmetry.name for symmetry in network.symmetries()} == {"GL(h)"}
 
 
 def test_pytorchs_tensors_and_parameters_are_taken_as_they_are():

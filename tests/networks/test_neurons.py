@@ -77,15 +77,15 @@ def test_the_group_is_found_and_another_one_is_not(name):
     params, f = relu_network(1)
     group = pairs(params)
     metric = rg.ProductMetric({"hidden": METRICS[name]})
-    found = rg.symmetry.verify(group.value_and_grad(f), group.blocks(params), metric)
-    assert [one.verdict for one in found.findings] == ["holds"]
+    result = rg.symmetry.verify(group.value_and_grad(f), group.blocks(params), metric)
+    assert [finding.verdict for finding in result.findings] == ["holds"]
 
     def squashed(p):  # a network without the symmetry: the loss of tanh(bias)
         loss, grads = f(p | {"bias": np.tanh(p["bias"])})
         return loss, grads | {"bias": grads["bias"] / np.cosh(p["bias"]) ** 2}
 
-    found = rg.symmetry.verify(group.value_and_grad(squashed), group.blocks(params), metric)
-    assert [one.verdict for one in found.findings] == ["does not hold"]
+    result = rg.symmetry.verify(group.value_and_grad(squashed), group.blocks(params), metric)
+    assert [finding.verdict for finding in result.findings] == ["does not hold"]
 
 
 @metrics
@@ -124,10 +124,10 @@ def test_the_scale_of_a_layer_norm_is_shared_with_all_that_follow():
         y = x * p["scale"] + p["shift"]
         return float(np.sum(np.tanh(y @ p["gate"].T) * (y @ p["up"].T)))
 
-    (found,) = rg.symmetry.verify(
+    (result,) = rg.symmetry.verify(
         value, group.blocks(params), rg.ProductMetric({"neurons": rg.InvariantMetric()})
     ).findings
-    assert found.verdict == "holds"
+    assert result.verdict == "holds"
 
 
 def test_batches_and_losses_without_gradient_pass_through():

@@ -32,23 +32,23 @@ def llama(norm=False):
 
 def test_numbers_are_those_of_dense_matrices():
     network = rg.networks.read(bert(), "bert", heads=3)
-    for one in network.summary().pairs:
-        pair = network.blocks[one.name]
-        assert (one.heads, one.n, one.m, one.h) == (*pair.block_shape, *pair.sizes)
-        for head in range(one.heads):
+    for item in network.summary().pairs:
+        pair = network.blocks[item.name]
+        assert (item.heads, item.n, item.m, item.h) == (*pair.block_shape, *pair.sizes)
+        for head in range(item.heads):
             G, H = pair.G[head], pair.H[head]
-            dense = np.linalg.svd(G @ H.T, compute_uv=False)[: one.h]
-            assert one.singular_values[head] == pytest.approx(dense, rel=1e-12)
-            assert one.condition_G[head] == pytest.approx(np.linalg.cond(G), rel=1e-12)
-            assert one.condition_H[head] == pytest.approx(np.linalg.cond(H), rel=1e-12)
+            dense = np.linalg.svd(G @ H.T, compute_uv=False)[: item.h]
+            assert item.singular_values[head] == pytest.approx(dense, rel=1e-12)
+            assert item.condition_G[head] == pytest.approx(np.linalg.cond(G), rel=1e-12)
+            assert item.condition_H[head] == pytest.approx(np.linalg.cond(H), rel=1e-12)
             size = np.linalg.norm(G @ H.T) / np.linalg.norm(G @ H.T, 2)
-            assert one.stable_rank[head] == pytest.approx(size**2, rel=1e-12)
+            assert item.stable_rank[head] == pytest.approx(size**2, rel=1e-12)
             # A² is the geometric mean of T⁻¹ and S
             S, T = G.T @ G, H.T @ H
             root = np.real(scipy.linalg.sqrtm(T))
             mean = np.linalg.solve(root, np.linalg.solve(root, np.real(scipy.linalg.sqrtm(root @ S @ root))).T)
-            assert one.imbalance[head] == pytest.approx(np.linalg.norm(np.real(scipy.linalg.logm(mean))) / 2, rel=1e-7)
-            assert one.least_eigenvalue[head] == pytest.approx(min(np.linalg.eigvalsh(S)[0], np.linalg.eigvalsh(T)[0]))
+            assert item.imbalance[head] == pytest.approx(np.linalg.norm(np.real(scipy.linalg.logm(mean))) / 2, rel=1e-7)
+            assert item.least_eigenvalue[head] == pytest.approx(min(np.linalg.eigvalsh(S)[0], np.linalg.eigvalsh(T)[0]))
 
 
 def test_imbalance_is_0_at_the_balanced_representative_and_grows_away_from_it():
@@ -93,9 +93,9 @@ def test_a_head_without_rank_is_said_and_nothing_divides_by_it():
     state["encoder.layer.1.attention.self.value.weight"][:4] = 0.0
     state["encoder.layer.1.attention.self.value.bias"][:4] = 0.0
     summary = rg.networks.read(state, "bert", heads=3).summary()
-    (found,) = (one for one in summary.pairs if one.name == "encoder.layer.1.attention.value_out")
-    assert np.isinf(found.condition_G).tolist() == [True, False, False]
-    assert np.isinf(found.imbalance).tolist() == [True, False, False]
+    (result,) = (pair for pair in summary.pairs if pair.name == "encoder.layer.1.attention.value_out")
+    assert np.isinf(result.condition_G).tolist() == [True, False, False]
+    assert np.isinf(result.imbalance).tolist() == [True, False, False]
     assert "In 1 of 12 heads, a factor does not have full column rank" in str(summary)
 
 
@@ -114,11 +114,11 @@ def test_rank_is_that_of_the_geometry_at_any_scale(size):
         network = rg.networks.read({"lora_A.weight": size * A, "lora_B.weight": size * B}, "lora")
         with pytest.raises(rg.RankDeficientError):
             network.metric("inv").at(network.blocks)
-        (found,) = network.summary().pairs
-        assert np.isinf(found.condition_G).all()
-        assert np.isinf(found.imbalance).all()
-        assert np.isfinite(found.condition_H).all()
-        assert found.to_dict()["imbalance"] == [None]
+        (result,) = network.summary().pairs
+        assert np.isinf(result.condition_G).all()
+        assert np.isinf(result.imbalance).all()
+        assert np.isfinite(result.condition_H).all()
+        assert result.to_dict()["imbalance"] == [None]
         assert "In 1 of 1 heads, a factor does not have full column rank" in str(network.summary())
 
 
@@ -164,11 +164,11 @@ def folder(tmp_path):
 
 
 def test_a_folder_of_shards_is_one_checkpoint(folder):
-    found, expected = rg.networks.read(folder, "bert"), rg.networks.read(bert(), "bert", heads=3)
-    assert found.layout == "bert"
-    assert set(found.blocks) == set(expected.blocks)
+    result, expected = rg.networks.read(folder, "bert"), rg.networks.read(bert(), "bert", heads=3)
+    assert result.layout == "bert"
+    assert set(result.blocks) == set(expected.blocks)
     for name, array in expected.state_dict().items():
-        assert np.array_equal(found.state_dict()[name], array)
+        assert np.array_equal(result.state_dict()[name], array)
 
 
 def test_heads_that_the_configuration_contradicts_are_warned_of(folder):

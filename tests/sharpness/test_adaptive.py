@@ -98,9 +98,9 @@ def test_adaptive_sharpness_takes_the_paper_s_c_as_arrays():
     }
     terms = [e["w"] * given["w"], e["b"] * given["b"], *(x * y for x, y in zip(e["qk"], given["qk"], strict=True))]
     expected = 0.3 * np.linalg.norm(np.concatenate([term.ravel() for term in terms]))
-    found = adaptive_case(loss, params, 0.3, scale=given)
-    assert found.value == pytest.approx(expected, rel=1e-12)
-    assert found.maximizer["b"][1] == 0.0
+    result = adaptive_case(loss, params, 0.3, scale=given)
+    assert result.value == pytest.approx(expected, rel=1e-12)
+    assert result.maximizer["b"][1] == 0.0
     with pytest.raises(ValueError, match=r"scale: expected .* of shape \(4,\), got \(3,\)"):
         adaptive_case(loss, params, 0.3, scale={**given, "b": np.ones(3)})
     for wrong, error, message in (
@@ -153,9 +153,9 @@ def test_adaptive_sharpness_is_that_of_relative_steps():
         value, grads = loss({"qk": rg.Pair(moved[:8].reshape(4, 2), moved[8:14].reshape(3, 2)), "w": moved[14:]})
         return value, theta * np.concatenate([x.ravel() for x in (*grads["qk"], grads["w"])])
 
-    found = adaptive_case(loss, {"qk": rg.Pair(G, H), "w": w}, [0.1, 1.0])
+    result = adaptive_case(loss, {"qk": rg.Pair(G, H), "w": w}, [0.1, 1.0])
     expected = worst_case(of_steps, np.zeros(19), rg.EuclideanMetric(), [0.1, 1.0])
-    assert np.allclose(found.values, expected.values, rtol=1e-10, atol=0.0)
-    for one, other in zip(found, expected, strict=True):
-        delta = np.concatenate([x.ravel() for x in (*one.maximizer["qk"], one.maximizer["w"])])
-        assert np.allclose(delta, theta * other.maximizer, rtol=0.0, atol=1e-5)
+    assert np.allclose(result.values, expected.values, rtol=1e-10, atol=0.0)
+    for item, second in zip(result, expected, strict=True):
+        delta = np.concatenate([x.ravel() for x in (*item.maximizer["qk"], item.maximizer["w"])])
+        assert np.allclose(delta, theta * second.maximizer, rtol=0.0, atol=1e-5)

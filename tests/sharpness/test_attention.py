@@ -87,8 +87,8 @@ def test_the_spectrum_is_that_of_the_matrix_of_singular_values_and_data(name, on
     J = jacobian(params, sentences, s, list(moving))
     hessian = rg.spectrum.RiemannianHessian(loss, moving, rg.ProductMetric(dict.fromkeys(moving, metric)))
     expected = np.linalg.eigvalsh(J.T @ J)[::-1]
-    found = rg.spectrum.eigenvalues(hessian, 6).values
-    np.testing.assert_allclose(found, expected[:6], rtol=2e-5)
+    result = rg.spectrum.eigenvalues(hessian, 6).values
+    np.testing.assert_allclose(result, expected[:6], rtol=2e-5)
     assert rg.spectrum.trace(hessian, 3 * hessian.shape[0]).value == pytest.approx(np.sum(J * J), rel=1e-5)
 
 
@@ -101,8 +101,8 @@ def test_sharpness_is_half_of_its_largest_eigenvalue(name):
     product = rg.ProductMetric(dict.fromkeys(moving, metric))
     size = float(product.at(moving).norm(moving))
     for share, within in ((1e-3, 0.03), (1e-4, 3e-3)):  # the third order
-        found = rg.worst_case_sharpness(loss, moving, product, share * size, n_iter=40)
-        assert found.value / (0.5 * (share * size) ** 2 * largest) == pytest.approx(1.0, abs=within)
+        result = rg.worst_case_sharpness(loss, moving, product, share * size, n_iter=40)
+        assert result.value / (0.5 * (share * size) ** 2 * largest) == pytest.approx(1.0, abs=within)
 
 
 @family
@@ -130,12 +130,12 @@ def test_of_value_and_output_the_largest_singular_value_and_the_data_decide(name
 ])  # fmt: skip
 def test_how_the_size_of_value_and_output_enters(block, name, factor):
     """B → 3B, and targets that are fitted again: by the spectrum, which knows nothing of the formula."""
-    found = []
+    result = []
     for size in (1.0, 3.0):
         moving, _, _, loss = setting(0, block, size)
         metric = rg.ProductMetric({block: FAMILY[name][0]})
-        found.append(rg.spectrum.eigenvalues(rg.spectrum.RiemannianHessian(loss, moving, metric), 1).values[0])
-    assert found[1] / found[0] == pytest.approx(factor, rel=1e-4)
+        result.append(rg.spectrum.eigenvalues(rg.spectrum.RiemannianHessian(loss, moving, metric), 1).values[0])
+    assert result[1] / result[0] == pytest.approx(factor, rel=1e-4)
 
 
 def attended(params, sentences):

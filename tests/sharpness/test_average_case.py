@@ -40,8 +40,10 @@ def test_at_a_critical_point_average_sharpness_tends_to_half_the_hessian_trace(n
 def test_steps_fill_the_ball_evenly(size):
     """The mean of ‖ξ‖² is d/(d+2) ρ², and that of ‖ξ‖⁴ d/(d+4) ρ⁴."""
     for power, loss in ((2, lambda w: float(w @ w)), (4, lambda w: float(w @ w) ** 2)):
-        found = rg.average_case_sharpness(loss, np.zeros(size), rg.EuclideanMetric(), 0.5, n_samples=4000, verify=False)
-        assert abs(found.value - size / (size + power) * 0.5**power) < 4.0 * found.standard_error
+        result = rg.average_case_sharpness(
+            loss, np.zeros(size), rg.EuclideanMetric(), 0.5, n_samples=4000, verify=False
+        )
+        assert abs(result.value - size / (size + power) * 0.5**power) < 4.0 * result.standard_error
 
 
 @pair_metrics
@@ -105,8 +107,8 @@ def test_an_average_has_the_noise_of_its_centre_in_its_error():
         lambda p: 0.1 * float(np.sin(p) @ a), w, rg.EuclideanMetric(), 0.5, n_samples=1000
     )
     for offset in (1.0, 1e3, 1e5, 1e6):
-        found = rg.average_case_sharpness(lambda p, o=offset: loss(p, o), w, rg.EuclideanMetric(), 0.5, n_samples=1000)
-        assert abs(found.value - exact.value) < 4.0 * found.standard_error
+        result = rg.average_case_sharpness(lambda p, o=offset: loss(p, o), w, rg.EuclideanMetric(), 0.5, n_samples=1000)
+        assert abs(result.value - exact.value) < 4.0 * result.standard_error
 
 
 @pytest.mark.parametrize("size", [1e-160, 1e160])
@@ -114,11 +116,11 @@ def test_nothing_depends_on_the_size_of_the_loss(size):
     def scaled(factor):
         return lambda w: (factor * float(np.sum(w**4)), factor * 4.0 * w**3)
 
-    found, usual = (
+    result, usual = (
         rg.average_case_sharpness(lambda w, c=c: scaled(c)(w)[0], np.ones(3), rg.EuclideanMetric(), 0.1)
         for c in (size, 1.0)
     )
-    assert found.standard_error / size == pytest.approx(usual.standard_error, rel=1e-9)
+    assert result.standard_error / size == pytest.approx(usual.standard_error, rel=1e-9)
     values = [
         rg.spectrum.eigenvalues(
             rg.spectrum.RiemannianHessian(scaled(c), np.arange(1.0, 4.0), rg.EuclideanMetric())

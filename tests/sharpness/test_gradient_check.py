@@ -21,9 +21,9 @@ def point():
 
 
 def test_a_right_gradient_passes_block_by_block(point):
-    found = rg.check_gradient(quartic, point)
-    assert set(found) == {"G", "H"}
-    assert max(found.values()) < 1e-2
+    result = rg.check_gradient(quartic, point)
+    assert set(result) == {"G", "H"}
+    assert max(result.values()) < 1e-2
     nested = rg.check_gradient(lambda p: (quartic(p["a"])[0], {"a": quartic(p["a"])[1]}), {"a": point, "b": np.ones(3)})
     assert set(nested) == {"a.G", "a.H"}
 
@@ -91,8 +91,8 @@ def test_at_a_minimum_nothing_can_be_told_and_nothing_is_refused():
         return float(np.sum(w**2)), 2 * w
 
     assert rg.worst_case_sharpness(flat, np.zeros(3), rg.EuclideanMetric(), 0.1).value > 0
-    found = rg.check_gradient(flat, np.zeros(3))
-    assert np.isnan(found["parameters"]) or found["parameters"] < 0.1
+    result = rg.check_gradient(flat, np.zeros(3))
+    assert np.isnan(result["parameters"]) or result["parameters"] < 0.1
 
 
 @pytest.mark.parametrize(
@@ -211,8 +211,8 @@ def test_maximizers_need_not_be_kept():
         rg.worst_case_sharpness(loss, np.ones(5), rg.ElementwiseMetric(), [0.1, 0.2], maximizers=keeps)
         for keeps in (True, False)
     )
-    assert [one.value for one in kept.results] == [one.value for one in dropped.results]
-    assert all(one.maximizer is None for one in dropped.results)
+    assert [result.value for result in kept.results] == [result.value for result in dropped.results]
+    assert all(result.maximizer is None for result in dropped.results)
 
 
 def test_one_wrong_block_of_many_is_named():

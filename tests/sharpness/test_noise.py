@@ -30,13 +30,13 @@ def network(seed, dtype, activation, shift=0.0):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_it_is_that_of_rounding(seed, activation, dtype):
     rounded, exact = network(seed, dtype, activation)
-    found = least_noise(rounded)
+    result = least_noise(rounded)
     if dtype is np.float64:
-        assert found < (1e-15 if activation is np.tanh else 1e-9)  # kinks are no rounding, but not smooth
+        assert result < (1e-15 if activation is np.tanh else 1e-9)  # kinks are no rounding, but not smooth
         return
     errors = [rounded(0)(t) - exact(0)(t) for t in np.linspace(0.0, 1e-3, 40)]
-    assert np.std(errors) / 5.0 < found < 5.0 * np.std(errors) + 0.5 * np.finfo(np.float32).eps * exact(0)(0.0)
-    assert max(np.abs(errors - np.mean(errors))) < NOISE_FACTOR * found
+    assert np.std(errors) / 5.0 < result < 5.0 * np.std(errors) + 0.5 * np.finfo(np.float32).eps * exact(0)(0.0)
+    assert max(np.abs(errors - np.mean(errors))) < NOISE_FACTOR * result
 
 
 def test_a_smooth_function_has_none_whatever_its_slopes():
@@ -52,11 +52,11 @@ def test_what_is_rounded_to_few_digits_has_their_half():
 
 def test_vectors_have_a_length():
     rng = np.random.default_rng(0)
-    found = [
+    result = [
         noise_along(lambda t: np.sin(t + np.arange(50.0)) + 1e-6 * rng.standard_normal(50), FINE_STEP)
         for _ in range(20)
     ]
-    assert np.median(found) == pytest.approx(1e-6 * 50**0.5, rel=0.3)
+    assert np.median(result) == pytest.approx(1e-6 * 50**0.5, rel=0.3)
 
 
 def test_where_there_is_no_value_nothing_is_known():

@@ -183,9 +183,9 @@ def _cliff(wrap):
 
 @pytest.mark.parametrize("wrap", [lambda *g: g, lambda *g: rg.Pair(*g), lambda *g: rg.Pair.unchecked(*g)])
 def test_a_gradient_that_is_not_finite_undoes_the_step(wrap):
-    found = worst_case(_cliff(wrap), rg.Pair([[2.0]], [[3.0]]), rg.InvariantMetric(), 0.5, verify=False)
-    assert found.n_rejected > 0
-    assert 0.0 < found.value < 0.5 * 6.5**2 - 18.0
+    result = worst_case(_cliff(wrap), rg.Pair([[2.0]], [[3.0]]), rg.InvariantMetric(), 0.5, verify=False)
+    assert result.n_rejected > 0
+    assert 0.0 < result.value < 0.5 * 6.5**2 - 18.0
 
 
 def test_autograds_gradient_that_is_not_finite_undoes_the_step():
@@ -193,9 +193,9 @@ def test_autograds_gradient_that_is_not_finite_undoes_the_step():
 
     loss = rg.value_and_grad(lambda pair: anp.sum(anp.sqrt(7.0 - pair.G @ pair.H.T) ** 1.0) * -1.0)
     with np.errstate(all="ignore"):
-        found = worst_case(loss, rg.Pair([[2.0]], [[3.0]]), rg.InvariantMetric(), 0.5, verify=False)
-    assert found.n_rejected > 0
-    assert found.value > 0.0
+        result = worst_case(loss, rg.Pair([[2.0]], [[3.0]]), rg.InvariantMetric(), 0.5, verify=False)
+    assert result.n_rejected > 0
+    assert result.value > 0.0
 
 
 def test_a_loss_that_changes_during_the_search_is_refused():
@@ -284,13 +284,15 @@ def test_errors_say_what_to_do():
         rg.InvariantMetric().at(rg.Pair(np.zeros((4, 2)), np.ones((3, 2))))
     with pytest.raises(ValueError, match="expected a finite gradient at the given parameters; the loss is 1"):
         worst_case(lambda w: (1.0, np.nan * w), np.ones(2), rg.EuclideanMetric(), 0.1)
-    for wrong, said in (
+    for wrong, message in (
         (None, "got NoneType"),
         ("a", "got str"),
         (1j, "got complex"),
         (np.ones(2), r"the shape \(2,\)"),
     ):
-        with pytest.raises(TypeError, match=f"^loss: expected a function that returns one real number, {said}|{said}"):
+        with pytest.raises(
+            TypeError, match=f"^loss: expected a function that returns one real number, {message}|{message}"
+        ):
             rg.value_and_grad(lambda w, wrong=wrong: wrong)(np.ones(2))
 
 

@@ -62,7 +62,7 @@ def planes(s):
         half = p.G.shape[-1] // 2
         S_, T = (np.tile((F**2).sum(-2)[..., :half] + (F**2).sum(-2)[..., half:], 2)[..., None, :] for F in p)
         ones = (np.ones(F.shape) for F in p)
-        weights = (A ** (s - 1) * B**s * one for (A, B), one in zip(((S_, T), (T, S_)), ones, strict=True))
+        weights = (A ** (s - 1) * B**s * item for (A, B), item in zip(((S_, T), (T, S_)), ones, strict=True))
         return np.diag(np.concatenate([w.ravel() for w in weights]))
 
     return tensor
@@ -72,13 +72,13 @@ def verticals(basis):
     """(GK, −HKᵀ) for every K of a basis and every head."""
 
     def velocities(p):
-        found, h = [], p.G.shape[-1]
+        result, h = [], p.G.shape[-1]
         for i in np.ndindex(p.block_shape):
             for K in basis(h):
                 G, H = np.zeros_like(p.G), np.zeros_like(p.H)
                 G[i], H[i] = p.G[i] @ K, -(p.H[i] @ K.T)
-                found.append(rg.Pair(G, H))
-        return found
+                result.append(rg.Pair(G, H))
+        return result
 
     return velocities
 
@@ -155,8 +155,8 @@ def test_every_geometry_agrees_with_the_recipe(name):
     if name == "embedded":  # its gradient is the horizontal one, and Γ is that of the products
         pairs = [
             (space.horizontal_projection(a), recipe.horizontal_projection(a)),
-            tuple(one.horizontal_projection(one.riemannian_gradient(a)) for one in (space, recipe)),
-            *((space.horizontal_projection(one.christoffel(v)) for one in (space, recipe)),),
+            tuple(item.horizontal_projection(item.riemannian_gradient(a)) for item in (space, recipe)),
+            *((space.horizontal_projection(item.christoffel(v)) for item in (space, recipe)),),
         ]
     else:
         pairs = [
@@ -169,9 +169,9 @@ def test_every_geometry_agrees_with_the_recipe(name):
         ]  # fmt: skip
         inner = float(recipe.inner_product(a, b)), float(np.sum(space.inner_product(a, b)))
         assert inner[0] == pytest.approx(inner[1], rel=1e-11, abs=1e-11)
-    for found, expected in pairs:
+    for result, expected in pairs:
         np.testing.assert_allclose(
-            flat(found), flat(expected), rtol=0, atol=within * (1.0 + np.abs(flat(expected)).max())
+            flat(result), flat(expected), rtol=0, atol=within * (1.0 + np.abs(flat(expected)).max())
         )
 
 
@@ -180,8 +180,8 @@ def test_exact_geodesics_agree_with_the_recipe(name):
     """Those of a recipe are integrated; that the others solve their equation, whose Γ is the recipe's, is a law."""
     case = CASES[name]
     recipe, v = QuotientMetric(*RECIPES[name]).at(case.point), horizontal(case)
-    found, expected = flat(recipe.geodesic(v, 0.8, "exact")), flat(case.space.geodesic(v, 0.8, "exact"))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
+    result, expected = flat(recipe.geodesic(v, 0.8, "exact")), flat(case.space.geodesic(v, 0.8, "exact"))
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
 
 
 @pytest.mark.slow
@@ -190,8 +190,8 @@ def test_gradients_at_the_end_of_geodesics_agree_with_the_recipe(name):
     case = CASES["inv ((), 5, 4, 2)" if name.startswith("inv") else name]
     recipe = QuotientMetric(*RECIPES["inv ((), 5, 4, 2)" if name.startswith("inv") else name]).at(case.point)
     v, (e,) = horizontal(case), vectors(case, 1)
-    found, expected = (flat(space.geodesic_gradient(v, e, "exact")) for space in (recipe, case.space))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-8 * np.abs(expected).max())
+    result, expected = (flat(space.geodesic_gradient(v, e, "exact")) for space in (recipe, case.space))
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-8 * np.abs(expected).max())
 
 
 # Searches, averages, spectra, Pymanopt --------------------------------------------------------------------------------
@@ -209,8 +209,8 @@ def test_everything_runs_on_it_and_gives_what_the_geometry_gives(name):
     point, loss = fitted()
     metric = {"inv": rg.InvariantMetric(), "mix": rg.MixedMetric()}[name]
     recipe = rg.QuotientMetric(of_product(metric), rg.symmetry.general_linear("w"))
-    one, other = (rg.worst_case_sharpness(loss, point, m, 0.1, n_restarts=1) for m in (metric, recipe))
-    assert other.value == pytest.approx(one.value, rel=1e-9)
+    item, second = (rg.worst_case_sharpness(loss, point, m, 0.1, n_restarts=1) for m in (metric, recipe))
+    assert second.value == pytest.approx(item.value, rel=1e-9)
     averages = [rg.average_case_sharpness(lambda p: loss(p)[0], point, m, 0.1, n_samples=400) for m in (metric, recipe)]
     assert averages[0].value == pytest.approx(averages[1].value, abs=4 * averages[0].standard_error)
     spectra = [
@@ -233,8 +233,8 @@ def test_pymanopt_runs_on_it():
     def cost(G, H):
         return anp.sum((G @ H.T - target) ** 2)
 
-    found = pymanopt.optimizers.TrustRegions(verbosity=0).run(pymanopt.Problem(manifold, cost), initial_point=point)
-    assert np.allclose(found.point.product, target, atol=1e-5)
+    result = pymanopt.optimizers.TrustRegions(verbosity=0).run(pymanopt.Problem(manifold, cost), initial_point=point)
+    assert np.allclose(result.point.product, target, atol=1e-5)
     assert manifold.dim == rg.MixedMetric().at(point).dim
 
 
@@ -275,23 +275,23 @@ def chain(seed=0):
 def test_a_symmetry_that_the_package_does_not_have():
     theta, velocities, inner, loss, moved = chain()
     metric = rg.QuotientMetric(inner, velocities)
-    found = metric.verify(theta, loss)
-    assert found.holds
-    assert (found.dim, [one.symmetry for one in found]) == (12, ["group", "metric", "loss"])
-    assert "dimension of the quotient: 12" in str(found)
+    result = metric.verify(theta, loss)
+    assert result.holds
+    assert (result.dim, [item.symmetry for item in result]) == (12, ["group", "metric", "loss"])
+    assert "dimension of the quotient: 12" in str(result)
     A = np.array([[2.0, 1.0], [-0.5, 0.4]])
-    there = moved(theta, A)
+    target = moved(theta, A)
     for order in (1, 2):
         values = [
-            rg.worst_case_sharpness(loss, t, metric, 0.2, order=order, n_restarts=1).value for t in (theta, there)
+            rg.worst_case_sharpness(loss, t, metric, 0.2, order=order, n_restarts=1).value for t in (theta, target)
         ]
         assert values[0] == pytest.approx(values[1], rel=1e-6), order
     v = 0.3 * metric.at(theta).random_tangent_vector(0)
-    end, end_there = (metric.at(t).geodesic(w, 1.0, "exact") for t, w in ((theta, v), (there, moved(v, A))))
+    end, end_there = (metric.at(t).geodesic(w, 1.0, "exact") for t, w in ((theta, v), (target, moved(v, A))))
     assert np.allclose(flat(moved(end, A)), flat(end_there), rtol=1e-9)
     flat_metric = rg.QuotientMetric(lambda t: np.eye(16), velocities)
     plain = [
-        rg.worst_case_sharpness(loss, t, flat_metric, 0.2, n_restarts=1, verify=False).value for t in (theta, there)
+        rg.worst_case_sharpness(loss, t, flat_metric, 0.2, n_restarts=1, verify=False).value for t in (theta, target)
     ]
     assert abs(plain[0] / plain[1] - 1.0) > 0.1
 
@@ -300,7 +300,7 @@ def test_a_symmetry_that_the_package_does_not_have():
 
 
 def verdicts(found):
-    return {one.symmetry: one.verdict for one in found}
+    return {item.symmetry: item.verdict for item in found}
 
 
 @pytest.mark.slow
@@ -314,8 +314,8 @@ def test_a_metric_that_is_not_invariant_is_told_from_a_group_that_is_none_and_fr
     decayed = heavy.verify(theta, lambda t: loss(t)[0] + 0.01 * float(np.sum(t["last"] ** 2)), rng=seed)
     assert verdicts(decayed) == good | {"loss": "does not hold"}
     # two generators whose bracket is neither: the third is forgotten
-    some = rg.QuotientMetric(inner, lambda t: [velocities(t)[1], velocities(t)[2]])
-    assert verdicts(some.verify(theta, loss, rng=seed))["group"] == "does not hold"
+    selection = rg.QuotientMetric(inner, lambda t: [velocities(t)[1], velocities(t)[2]])
+    assert verdicts(selection.verify(theta, loss, rng=seed))["group"] == "does not hold"
 
 
 def test_a_metric_may_change_along_the_orbit_where_nothing_is_measured():
@@ -355,7 +355,7 @@ def test_symmetries_are_drawn_until_the_rank_saturates(group, point, dim):
     size = flat(point).size
     metric = rg.QuotientMetric(lambda p: np.eye(size), group)
     assert metric.at(point).dim == dim
-    given = [one.blocks for one in metric.symmetries()]
+    given = [symmetry.blocks for symmetry in metric.symmetries()]
     assert len(given) == (2 if isinstance(group, list) else 1)
 
 
@@ -402,10 +402,10 @@ def test_nothing_is_probed_outside_the_domain(scale):
     gamma = space.christoffel(np.array([1.0, 2.0, 0.0]))
     # Koszul of f(x₀)·I: Γ = {D_v f v − ½|v|² ∇f} / f, with f'/f = 1/(2x₀)
     assert np.allclose(gamma, np.array([1.0 - 2.5, 2.0, 0.0]) / (2.0 * scale), rtol=1e-4)
-    found = rg.worst_case_sharpness(
+    result = rg.worst_case_sharpness(
         lambda x: (float(x @ x), 2 * x), w, rg.QuotientMetric(tensor), 1e-2 * scale, n_restarts=1
     )
-    assert found.value > 0.0
+    assert result.value > 0.0
 
 
 @pytest.mark.parametrize(
@@ -446,12 +446,12 @@ def test_without_a_group_there_is_nothing_to_verify():
 
 
 def test_a_group_that_moves_nothing_holds_nothing():
-    found = rg.QuotientMetric(lambda w: np.eye(2), lambda w: np.zeros((2, 1))).verify(
+    result = rg.QuotientMetric(lambda w: np.eye(2), lambda w: np.zeros((2, 1))).verify(
         [1.0, 2.0], lambda w: float(w @ w)
     )
-    assert set(verdicts(found).values()) == {"undecided", "holds"}
-    assert not found.holds
-    assert "moves nothing" in str(found)
+    assert set(verdicts(result).values()) == {"undecided", "holds"}
+    assert not result.holds
+    assert "moves nothing" in str(result)
 
 
 @pytest.mark.parametrize(
@@ -518,9 +518,9 @@ def test_a_point_that_its_group_leaves_alone_is_told():
         lambda p: np.array([numbers(K @ matrix(p) - matrix(p) @ K) for K in turns]).T,
     )
     assert metric.verify(numbers(np.diag([1.0, 2.0, 5.0]))).holds
-    found = metric.verify(numbers(np.eye(3)))
-    assert "dimension of the quotient: 6 here, and 3 nearby" in verdicts(found)
-    assert not found.holds
+    result = metric.verify(numbers(np.eye(3)))
+    assert "dimension of the quotient: 6 here, and 3 nearby" in verdicts(result)
+    assert not result.holds
 
 
 def test_a_loss_that_is_not_the_same_twice_is_refused():

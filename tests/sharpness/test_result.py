@@ -31,8 +31,8 @@ def test_results_can_be_pickled():
         again = pickle.loads(pickle.dumps(result))
         assert str(again) == str(result)
         assert again.to_dict() == result.to_dict()
-        for one, other in zip(*(vars(each).items() for each in (again, result)), strict=True):
-            assert pickle.dumps(one) == pickle.dumps(other)
+        for item, second in zip(*(vars(each).items() for each in (again, result)), strict=True):
+            assert pickle.dumps(item) == pickle.dumps(second)
 
 
 def test_a_result_is_printed_with_its_advice():

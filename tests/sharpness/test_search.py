@@ -28,8 +28,8 @@ def test_same_seed_same_result():
             worst_case(model.value_and_grad, params, metric, 0.1, n_iter=6, batches=batches, rng=rng, n_restarts=2),
         )
 
-    for one, other in zip(measure(), measure(), strict=True):
-        assert pickle.dumps(one) == pickle.dumps(other)
+    for item, second in zip(measure(), measure(), strict=True):
+        assert pickle.dumps(item) == pickle.dumps(second)
     averages = [
         rg.average_case_sharpness(model.loss, params, metric, 0.1, batches=batches, n_samples=6) for _ in range(2)
     ]
@@ -152,11 +152,11 @@ def test_evaluations_are_counted_whatever_becomes_of_them(search):
         calls.clear()
         settings = {"n_restarts": n_restarts, "verify": False}
         if search is None:
-            found = rg.adaptive_sharpness(lambda w: f(w - 1.0), np.ones(6), 1.0, **settings)
+            result = rg.adaptive_sharpness(lambda w: f(w - 1.0), np.ones(6), 1.0, **settings)
         else:
-            found = search(f, np.zeros(6), rg.EuclideanMetric(), 1.0, **settings)
-        assert found.n_evaluations == len(calls)
-        assert found.n_rejected == sum(w[0] >= 0.5 for w in calls)
+            result = search(f, np.zeros(6), rg.EuclideanMetric(), 1.0, **settings)
+        assert result.n_evaluations == len(calls)
+        assert result.n_rejected == sum(w[0] >= 0.5 for w in calls)
 
 
 def test_a_stopped_run_does_not_drain_its_batches():
@@ -198,7 +198,7 @@ def test_a_stopped_run_averages_no_different_radii():
         n_iter=3,
         callback=stop,
     )
-    assert [(one.rho, [batch.rho for batch in one.batches]) for one in curve] == [(0.1, [0.1, 0.1])]
+    assert [(item.rho, [batch.rho for batch in item.batches]) for item in curve] == [(0.1, [0.1, 0.1])]
 
 
 def test_several_radii_with_batches_and_a_callback():
@@ -263,9 +263,11 @@ def test_ctrl_c_leaves_what_was_found(what):
         searches[what]()
     assert isinstance(stop.value, rg.Interrupted)
     assert len(calls) < 65
-    found = stop.value.result
-    assert isinstance(found, {"average": rg.AverageSharpness, "curve": rg.SharpnessCurve}.get(what, rg.SharpnessResult))
-    assert float(found[0] if what == "curve" else found) > (-1.0 if what == "average" else 0.0)
+    result = stop.value.result
+    assert isinstance(
+        result, {"average": rg.AverageSharpness, "curve": rg.SharpnessCurve}.get(what, rg.SharpnessResult)
+    )
+    assert float(result[0] if what == "curve" else result) > (-1.0 if what == "average" else 0.0)
     assert signal.getsignal(signal.SIGINT) is before
 
 

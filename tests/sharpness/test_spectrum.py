@@ -91,9 +91,9 @@ def test_spectra_are_those_of_second_differences_along_geodesics(name):
         for given, rounding in ((product, 1e-12), (None, 1e-7)):  # the second by differences of gradients
             hessian = spectrum.RiemannianHessian(value_and_grad, point, METRICS[name], given)
             for which, of in (("largest", expected[::-1]), ("smallest", expected)):
-                found = spectrum.eigenvalues(hessian, len(expected), which)
-                assert np.allclose(found.values, of, rtol=0, atol=2e-8 * scale)
-                assert np.all(found.residuals < rounding * scale)
+                result = spectrum.eigenvalues(hessian, len(expected), which)
+                assert np.allclose(result.values, of, rtol=0, atol=2e-8 * scale)
+                assert np.all(result.residuals < rounding * scale)
             total = spectrum.trace(hessian, 3 * hessian.shape[0])
             assert total.value == pytest.approx(expected.sum(), abs=1e-7 * scale)
 
@@ -105,16 +105,16 @@ def test_spectra_do_not_change_along_an_orbit(name):
     rng = np.random.default_rng(1)
     value_and_grad, point, product = problem(2, 8, 6, 3, heads=(2,))
     moved = point.transform(rng.standard_normal((2, 3, 3)) + 2.0 * np.eye(3))
-    found = [
+    result = [
         spectrum.eigenvalues(spectrum.RiemannianHessian(value_and_grad, p, METRICS[name], product), 3, which).values
         for which in ("largest", "smallest")
         for p in (point, moved)
     ]
-    for here, there in (found[:2], found[2:]):
-        assert np.allclose(here, there, rtol=1e-9, atol=1e-9 * np.abs(found[0]).max())
+    for here, target in (result[:2], result[2:]):
+        assert np.allclose(here, target, rtol=1e-9, atol=1e-9 * np.abs(result[0]).max())
     differences = spectrum.RiemannianHessian(value_and_grad, point, METRICS[name])
     assert differences.error() < 1e-7
-    assert np.allclose(spectrum.eigenvalues(differences, 3).values, found[0], rtol=1e-7)
+    assert np.allclose(spectrum.eigenvalues(differences, 3).values, result[0], rtol=1e-7)
 
 
 def quadratic(eigenvalues, n):
@@ -175,16 +175,16 @@ def test_many_coordinates_and_both_ends_beside_the_whole_matrix(name, heads, sig
     nonzero = whole[np.abs(whole) > 1e-6 * np.abs(whole).max()]
     for which, expected in (("largest", nonzero[::-1]), ("smallest", nonzero)):
         for k in (1, 4):
-            found = spectrum.eigenvalues(hessian, k, which)
-            assert np.allclose(found.values, expected[:k], rtol=1e-5)
-            assert np.all(found.residuals < 1e-5 * np.abs(whole).max())
+            result = spectrum.eigenvalues(hessian, k, which)
+            assert np.allclose(result.values, expected[:k], rtol=1e-5)
+            assert np.all(result.residuals < 1e-5 * np.abs(whole).max())
 
 
 def test_a_hessian_that_is_zero_and_parameters_that_are():
     hessian = spectrum.RiemannianHessian(lambda w: (3.0, np.zeros(80)), np.zeros(80), rg.TranslationMetric())
-    found = spectrum.eigenvalues(hessian, 3)
-    assert np.array_equal(found.values, np.zeros(3))
-    assert np.array_equal(found.residuals, np.zeros(3))
+    result = spectrum.eigenvalues(hessian, 3)
+    assert np.array_equal(result.values, np.zeros(3))
+    assert np.array_equal(result.residuals, np.zeros(3))
     loss, _ = quadratic([3.0, 1.0], 70)
     at_zero = spectrum.RiemannianHessian(loss, np.zeros(70), rg.EuclideanMetric())
     assert np.allclose(spectrum.eigenvalues(at_zero, 2).values, [3.0, 1.0])
@@ -221,10 +221,10 @@ def test_multiple_and_zero_eigenvalues_come_as_often_as_they_are_there(name, whi
     for seed in (None, 1):
         hessian = hessian_with(SPECTRA[name], seed)
         for rng in range(2):
-            found = spectrum.eigenvalues(hessian, k, which, rng=rng)
-            assert np.allclose(found.values, ordered[:k], rtol=0, atol=1e-9 * size)
-            assert np.allclose(found.vectors.T @ found.vectors, np.eye(k), rtol=0, atol=1e-10)
-            assert found.residuals.max() <= 1e-7 * size
+            result = spectrum.eigenvalues(hessian, k, which, rng=rng)
+            assert np.allclose(result.values, ordered[:k], rtol=0, atol=1e-9 * size)
+            assert np.allclose(result.vectors.T @ result.vectors, np.eye(k), rtol=0, atol=1e-10)
+            assert result.residuals.max() <= 1e-7 * size
 
 
 def test_a_linear_layer_has_every_eigenvalue_once_for_each_output():
@@ -280,17 +280,17 @@ def test_eigenvalues_that_are_not_reached_are_refused():
 def test_eigenvectors_of_a_zero_hessian_are_orthonormal_and_horizontal():
     point = rg.Pair(*np.random.default_rng(0).standard_normal((2, 30, 3)))
     hessian = spectrum.RiemannianHessian(lambda p: (1.0, rg.Pair(0.0 * p.G, 0.0 * p.H)), point, rg.MixedMetric())
-    found = spectrum.eigenvalues(hessian, 5)
-    assert not found.values.any()
-    assert np.allclose(found.vectors.T @ found.vectors, np.eye(5), rtol=0, atol=1e-12)
-    assert all(np.allclose(hessian.horizontal(v), v, rtol=0, atol=1e-12) for v in found.vectors.T)
+    result = spectrum.eigenvalues(hessian, 5)
+    assert not result.values.any()
+    assert np.allclose(result.vectors.T @ result.vectors, np.eye(5), rtol=0, atol=1e-12)
+    assert all(np.allclose(hessian.horizontal(v), v, rtol=0, atol=1e-12) for v in result.vectors.T)
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 10])
 def test_the_trace_of_few_coordinates_is_exact(n):
-    found = spectrum.trace(hessian_with(np.arange(n) - 1.0, seed=0))
-    assert found.value == pytest.approx(np.sum(np.arange(n) - 1.0), abs=1e-12)
-    assert found.standard_error == 0.0
+    result = spectrum.trace(hessian_with(np.arange(n) - 1.0, seed=0))
+    assert result.value == pytest.approx(np.sum(np.arange(n) - 1.0), abs=1e-12)
+    assert result.standard_error == 0.0
 
 
 def test_the_trace_has_the_standard_error_that_it_says():
@@ -298,12 +298,12 @@ def test_the_trace_has_the_standard_error_that_it_says():
     values = 1.0 / np.arange(1, 101) ** 1.5
     loss, matrix = quadratic(values, 100)
     hessian = spectrum.RiemannianHessian(loss, np.ones(100), rg.EuclideanMetric())
-    found = [spectrum.trace(hessian, 30, seed) for seed in range(60)]
-    errors = np.array([(one.value - values.sum()) / one.standard_error for one in found])
+    result = [spectrum.trace(hessian, 30, seed) for seed in range(60)]
+    errors = np.array([(item.value - values.sum()) / item.standard_error for item in result])
     assert np.mean(np.abs(errors) < 2.5) > 0.9
     assert 0.7 < np.std(errors) < 1.6
     hutchinson = (2 * np.sum((matrix - np.diag(np.diag(matrix))) ** 2) / 30) ** 0.5
-    assert np.median([one.standard_error for one in found]) < hutchinson
+    assert np.median([item.standard_error for item in result]) < hutchinson
 
 
 @pytest.mark.slow
@@ -360,13 +360,13 @@ def test_a_loss_in_float32_has_a_trace_within_its_error(seed, rows):
     whole = spectrum.RiemannianHessian(lambda w: loss(w, np.float64), w, rg.EuclideanMetric())
     exact = np.trace(whole @ np.eye(len(w)))
     single = spectrum.RiemannianHessian(lambda w: loss(w, np.float32), w, rg.EuclideanMetric())
-    found = spectrum.trace(single, 30)
-    assert 0.0 < found.standard_error < (2e-3 if rows == 3 else 10.0)
-    assert abs(found.value - exact) < 4.0 * found.standard_error
+    result = spectrum.trace(single, 30)
+    assert 0.0 < result.standard_error < (2e-3 if rows == 3 else 10.0)
+    assert abs(result.value - exact) < 4.0 * result.standard_error
     x = rng.standard_normal(len(w))
     assert np.linalg.norm(single @ x - whole @ x) < 4.0 * single.error() * np.linalg.norm(whole @ x)
     assert single.step > 100.0 * whole.step
-    values = [spectrum.eigenvalues(one, 2).values for one in (single, whole)]
+    values = [spectrum.eigenvalues(item, 2).values for item in (single, whole)]
     assert values[0] == pytest.approx(values[1], abs=1e-2 * abs(values[1][0]))
 
 
@@ -388,8 +388,8 @@ def test_residuals_contain_what_differences_do_to_sharp_directions(frequency, dt
     for value, residual in zip(values.values, values.residuals, strict=True):
         assert np.abs(true - value).min() <= residual
     for products in (30, 60):
-        found = spectrum.trace(hessian, products)
-        assert abs(found.value - np.trace(exact)) < 4.0 * found.standard_error
+        result = spectrum.trace(hessian, products)
+        assert abs(result.value - np.trace(exact)) < 4.0 * result.standard_error
 
 
 @pytest.mark.parametrize("kind", ["right", "relu", "float32", "twice", "one row", "gradient"])

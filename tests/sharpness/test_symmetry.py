@@ -48,14 +48,14 @@ def test_products_have_gl_h_and_a_penalty_takes_it_away(seed):
         return 0.5 * float(np.sum(residual**2) + penalty * np.sum(pair.G**2)), rg.Pair(*grads)
 
     for metric in (rg.InvariantMetric(), rg.MixedMetric()):
-        (found,) = symmetry.verify(loss, point, metric, rng=seed)
-        assert found.verdict == "holds"
-        assert found.digits > 10
-        assert found.evaluations == 8
+        (result,) = symmetry.verify(loss, point, metric, rng=seed)
+        assert result.verdict == "holds"
+        assert result.digits > 10
+        assert result.evaluations == 8
     for penalty in (1e-2, 1.0):
-        (found,) = symmetry.verify(lambda p, c=penalty: loss(p, c), point, rg.InvariantMetric(), rng=seed)
-        assert found.verdict == "does not hold"
-        assert found.evaluations == 15, "counted with the noise along the orbit"
+        (result,) = symmetry.verify(lambda p, c=penalty: loss(p, c), point, rg.InvariantMetric(), rng=seed)
+        assert result.verdict == "does not hold"
+        assert result.evaluations == 15, "counted with the noise along the orbit"
         # the loss alone tells as well
         (of_values,) = symmetry.verify(lambda p, c=penalty: loss(p, c)[0], point, rg.InvariantMetric(), rng=seed)
         assert of_values.verdict == "does not hold"
@@ -78,8 +78,8 @@ def test_one_broken_head_of_many_is_found():
     def loss(pair):
         return float(np.sum(np.tanh(pair.product))) + 0.1 * float(np.sum(pair.G[5] ** 3))
 
-    (found,) = symmetry.verify(loss, point, rg.InvariantMetric())
-    assert found.verdict == "does not hold"
+    (result,) = symmetry.verify(loss, point, rg.InvariantMetric())
+    assert result.verdict == "does not hold"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -93,22 +93,22 @@ def test_elements_of_groups_are_what_they_say(seed):
         "bias": rng.standard_normal(7),
         "down": rng.standard_normal((3, 7)),
     }
-    for one in (
+    for item in (
         symmetry.general_linear("pair"),
         symmetry.commutant("even"),
         symmetry.scaling("up"),
         symmetry.rescaling("up", "down"),
         symmetry.neurons({"up": 0, "bias": 0}, {"down": 1}),
     ):
-        K = one.generator(params, rng)
-        once = {**params, **one.act(params, K, 0.7)}
-        twice, whole = one.act(once, K, -0.2), one.act(params, K, 0.5)
+        K = item.generator(params, rng)
+        once = {**params, **item.act(params, K, 0.7)}
+        twice, whole = item.act(once, K, -0.2), item.act(params, K, 0.5)
         for name in whole:
             for a, b in zip(parts(twice[name]), parts(whole[name]), strict=True):
                 assert np.allclose(a, b, rtol=1e-12, atol=1e-12)
         h = 1e-6
-        for name, velocity in one.velocity(params, K).items():
-            ahead, behind = one.act(params, K, h)[name], one.act(params, K, -h)[name]
+        for name, velocity in item.velocity(params, K).items():
+            ahead, behind = item.act(params, K, h)[name], item.act(params, K, -h)[name]
             for v, a, b in zip(parts(velocity), parts(ahead), parts(behind), strict=True):
                 assert np.allclose(v, (a - b) / (2 * h), atol=1e-8)
 
@@ -137,15 +137,15 @@ def test_rotary_positions_leave_the_commutant_and_a_norm_of_queries_not_even_tha
     """Grouped: four query heads on two keys."""
     rng = np.random.default_rng(seed)
     h, keys, n = 4, 2, 6
-    several = 2  # the queries of a key's heads are stacked; the last row of each is its bias
-    params = {"qk": rg.Pair(rng.standard_normal((keys, several * (n + 1), h)), rng.standard_normal((keys, n + 1, h)))}
+    items = 2  # the queries of a key's heads are stacked; the last row of each is its bias
+    params = {"qk": rg.Pair(rng.standard_normal((keys, items * (n + 1), h)), rng.standard_normal((keys, n + 1, h)))}
     x, v = np.c_[rng.standard_normal((7, n)), np.ones(7)], rng.standard_normal((7, 3))
     angles = np.arange(7)[:, None] * np.array([1.0, 0.1])
 
     def loss(p, rope=True, norm=False):
         total = 0.0
         for G, H in zip(*p["qk"], strict=True):
-            for part in np.split(G, several):
+            for part in np.split(G, items):
                 q, k = x @ part, x @ H
                 if norm:
                     sizes = np.array([1.0, 2.0, 3.0, 4.0])
@@ -231,12 +231,12 @@ def test_norm_scales_translations_and_scalings():
         symmetry.scaling("out"),
         symmetry.neurons({"norm.weight": 0}, {"linear": 1}),
     ]
-    found = symmetry.verify(loss, params, groups)
-    assert verdicts(found)[:3] == ["holds"] * 3
-    assert verdicts(found)[4:] == ["does not hold"] * 2
-    assert not found.holds
-    assert "does not hold" in str(found)
-    assert [row["verdict"] for row in found.to_dict()] == verdicts(found)
+    result = symmetry.verify(loss, params, groups)
+    assert verdicts(result)[:3] == ["holds"] * 3
+    assert verdicts(result)[4:] == ["does not hold"] * 2
+    assert not result.holds
+    assert "does not hold" in str(result)
+    assert [row["verdict"] for row in result.to_dict()] == verdicts(result)
 
 
 def test_at_a_minimum_the_gradient_still_tells():
@@ -247,8 +247,8 @@ def test_at_a_minimum_the_gradient_still_tells():
         residual = pair.G - target
         return 0.5 * float(np.sum(residual**2)) + 1.0, rg.Pair(residual, 0.0 * pair.H)
 
-    (found,) = symmetry.verify(loss, rg.Pair(target, np.eye(2)), rg.InvariantMetric())
-    assert found.gradient > 0.1
+    (result,) = symmetry.verify(loss, rg.Pair(target, np.eye(2)), rg.InvariantMetric())
+    assert result.gradient > 0.1
 
 
 def penalised(pair, of_G=0.0, of_H=0.0):
@@ -262,8 +262,8 @@ def penalised(pair, of_G=0.0, of_H=0.0):
 def test_the_gauge_that_is_given_does_not_matter(spread):
     rng = np.random.default_rng(0)
     point = rg.Pair(rng.standard_normal((5, 2)), rng.standard_normal((4, 2))).transform(np.diag([spread, 1 / spread]))
-    (there,) = symmetry.verify(penalised, point, rg.InvariantMetric())
-    assert there.verdict == "holds"
+    (target,) = symmetry.verify(penalised, point, rg.InvariantMetric())
+    assert target.verdict == "holds"
     (broken,) = symmetry.verify(lambda p: penalised(p, 0.1), point, rg.InvariantMetric())
     assert broken.verdict == "does not hold"
     with pytest.raises(ValueError, match="which the loss does not have"):
@@ -305,8 +305,8 @@ def test_a_small_break_in_one_head_is_not_averaged_away():
         G[3] += 0.3 * pair.G[3]
         return value + 0.15 * float(np.sum(pair.G[3] ** 2)), rg.Pair(G, gradient.H)
 
-    (found,) = symmetry.verify(loss, point, rg.InvariantMetric())
-    assert found.verdict == "does not hold"
+    (result,) = symmetry.verify(loss, point, rg.InvariantMetric())
+    assert result.verdict == "does not hold"
     with pytest.raises(ValueError, match="which the loss does not have"):
         rg.worst_case_sharpness(loss, point, rg.InvariantMetric(), 0.1)
 
@@ -323,9 +323,11 @@ def test_losses_of_less_precision_are_not_accused(seed):
 
     kinds = (np.float32, np.float64), (np.float32, np.float32), (np.float16, np.float64), (np.float64, np.float64)
     for dtype, last in kinds:
-        (there,) = symmetry.verify(lambda p, d=dtype, m=last: loss(p, d, m, 0.0), point, rg.InvariantMetric(), rng=seed)
-        few = there.verdict == "undecided" and "too little to tell" in there.reason and dtype is np.float16
-        assert there.verdict == "holds" or few, (dtype, last, there)
+        (target,) = symmetry.verify(
+            lambda p, d=dtype, m=last: loss(p, d, m, 0.0), point, rg.InvariantMetric(), rng=seed
+        )
+        few = target.verdict == "undecided" and "too little to tell" in target.reason and dtype is np.float16
+        assert target.verdict == "holds" or few, (dtype, last, target)
         (broken,) = symmetry.verify(
             lambda p, d=dtype, m=last: loss(p, d, m, 0.5), point, rg.InvariantMetric(), rng=seed
         )
@@ -377,13 +379,13 @@ def test_what_nothing_could_have_broken_is_undecided(name, seed):
     """Neither a loss that keeps still, nor one whose noise is as large as what it does, says what it has."""
     rng = np.random.default_rng(seed)
     point = rg.Pair(rng.standard_normal((5, 2)), rng.standard_normal((4, 2)))
-    found = symmetry.verify(UNSEEN[name], point, rg.InvariantMetric(), rng=seed)
-    assert verdicts(found) == ["undecided"], found
-    assert found.findings[0].reason
-    assert found.findings[0].reason in str(found)
-    assert not found.holds
-    (row,) = found.to_dict()
-    assert row["reason"] == found.findings[0].reason
+    result = symmetry.verify(UNSEEN[name], point, rg.InvariantMetric(), rng=seed)
+    assert verdicts(result) == ["undecided"], result
+    assert result.findings[0].reason
+    assert result.findings[0].reason in str(result)
+    assert not result.holds
+    (row,) = result.to_dict()
+    assert row["reason"] == result.findings[0].reason
     searches = [
         lambda: rg.average_case_sharpness(lambda p: UNSEEN[name](p)[0], point, rg.InvariantMetric(), 0.1, n_samples=4),
         lambda: rg.worst_case_sharpness(UNSEEN[name], point, rg.InvariantMetric(), 0.1, n_iter=2),
@@ -416,9 +418,9 @@ def test_a_gradient_of_another_loss_is_not_laid_to_the_loss():
         value, gradient = invariant(p)
         return value, rg.Pair(gradient.G, 0.0 * gradient.H)
 
-    (found,) = symmetry.verify(wrong, point, rg.InvariantMetric())
-    assert found.verdict == "undecided"
-    assert "is it the gradient of this loss" in found.reason
+    (result,) = symmetry.verify(wrong, point, rg.InvariantMetric())
+    assert result.verdict == "undecided"
+    assert "is it the gradient of this loss" in result.reason
 
 
 class Borrowed(Metric):
@@ -485,18 +487,18 @@ def test_a_large_loss_hides_no_missing_symmetry(share, offset):
 
 
 def assert_asked(invariant, broken, params, metric, order):
-    said = "the metric divides out the symmetry .*, which the loss does not have"
+    message = "the metric divides out the symmetry .*, which the loss does not have"
     searches = (
         lambda f, **s: rg.worst_case_sharpness(f, params, metric, 0.1, order=order, n_iter=2, **s),
         lambda f, **s: rg.average_case_sharpness(lambda p: f(p)[0], params, metric, 0.1, order=order, n_samples=4, **s),
         lambda f, **s: rg.spectrum.RiemannianHessian(f, params, metric, **s),
     )
     assert symmetry.verify(invariant, params, metric).holds
-    assert [one.verdict for one in symmetry.verify(broken, params, metric)] == ["does not hold"]
+    assert [item.verdict for item in symmetry.verify(broken, params, metric)] == ["does not hold"]
     for search in searches:
         search(invariant)
         search(broken, verify=False)
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             search(broken)
 
 
@@ -515,9 +517,9 @@ def test_a_metric_that_divides_out_nothing_has_orbits_that_are_points():
     """There is nothing that could be broken, so nothing holds, and a search needs nothing."""
     metric = Borrowed(rg.EuclideanMetric())
     f = lambda w: (float(w @ w), 2 * w)  # noqa: E731
-    found = symmetry.verify(f, np.ones(3), metric)
-    assert not found.holds
-    assert found.findings[0].reason == "the group moves nothing here"
+    result = symmetry.verify(f, np.ones(3), metric)
+    assert not result.holds
+    assert result.findings[0].reason == "the group moves nothing here"
     assert rg.worst_case_sharpness(f, np.ones(3), metric, 0.1).value > 0.0
 
 
@@ -535,12 +537,12 @@ def test_a_search_refuses_to_divide_by_what_is_not_there():
     }
 
     def loss(p, broken):
-        other = p["other"].product
-        value = float(np.sum(np.tanh(p["qk"].product))) + 0.5 * float(np.sum(other**2))
+        second = p["other"].product
+        value = float(np.sum(np.tanh(p["qk"].product))) + 0.5 * float(np.sum(second**2))
         slope = 1.0 / np.cosh(p["qk"].product) ** 2
         grads = {
             "qk": rg.Pair(slope @ p["qk"].H, slope.mT @ p["qk"].G),
-            "other": rg.Pair(other @ p["other"].H, other.T @ p["other"].G),
+            "other": rg.Pair(second @ p["other"].H, second.T @ p["other"].G),
         }
         if broken:
             value += 0.5 * float(np.sum(p["qk"].G ** 2))
@@ -621,22 +623,24 @@ def test_real_architectures_have_what_they_have(name):
         return torch.sin(out.logits if hasattr(out, "logits") else out.last_hidden_state).sum()
 
     evaluate = rg.adapters.torch_value_and_grad(module, network, loss, dtype=np.float64)
-    found = symmetry.verify(lambda blocks: evaluate(blocks, ids), network.blocks, network)
-    told = {(one.blocks[0].split(".")[-1] if one.symmetry == "GL(h)" else one.symmetry): one.verdict for one in found}
-    assert {one.name for one in network.symmetries()} == ({"GL(h)"} if layout == "llama" else {"GL(h)", *BIASES})
+    result = symmetry.verify(lambda blocks: evaluate(blocks, ids), network.blocks, network)
+    message = {
+        (item.blocks[0].split(".")[-1] if item.symmetry == "GL(h)" else item.symmetry): item.verdict for item in result
+    }
+    assert {item.name for item in network.symmetries()} == ({"GL(h)"} if layout == "llama" else {"GL(h)", *BIASES})
     if layout == "llama":
-        assert told == {"value_out": "holds"}
+        assert message == {"value_out": "holds"}
     else:
-        assert told == dict.fromkeys(("query_key", "value_out", *BIASES), "holds")
+        assert message == dict.fromkeys(("query_key", "value_out", *BIASES), "holds")
     # as many digits as are seen: Llama's norms and rotations are computed in float32 in a network of float64, too
-    assert all(one.digits > (5.5 if layout == "llama" else 10) for one in found if one.holds), found.findings
+    assert all(item.digits > (5.5 if layout == "llama" else 10) for item in result if item.holds), result.findings
     if name in ("llama", "qwen2"):  # and with the pairs that the smaller group is divided out of
         network = rg.networks.read({k: t.numpy() for k, t in module.state_dict().items()}, "llama_rotary", 4, key_heads)
         evaluate = rg.adapters.torch_value_and_grad(module, network, loss, dtype=np.float64)
         pair = next(block for block in network.blocks if block.endswith("query_key"))
         assert isinstance(network.metric("mix").metrics[pair], rg.RotaryMetric)
-        told = symmetry.verify(lambda blocks: evaluate(blocks, ids), network.blocks, network)
-        verdicts = {(one.symmetry, one.blocks[0].split(".")[-1]): one.verdict for one in told}
+        message = symmetry.verify(lambda blocks: evaluate(blocks, ids), network.blocks, network)
+        verdicts = {(item.symmetry, item.blocks[0].split(".")[-1]): item.verdict for item in message}
         assert list(verdicts.values()) == ["holds", "holds"]
         group = symmetry.general_linear(pair)
         assert not symmetry.verify(lambda blocks: evaluate(blocks, ids), network.blocks, group).holds

@@ -86,13 +86,13 @@ def test_it_follows_an_implementation_that_knows_diagonal_networks_only(metric, 
         expected, _ = alg1.sharpness(metric, problem, u, v, rho, order, n_iter, start=(0.0 * u, 0.0 * v))
         settings = {"n_iter": n_iter, "n_restarts": 1}
         if metric == "adaptive":
-            found = adaptive_case(of_pairs, at, rho, **settings)
+            result = adaptive_case(of_pairs, at, rho, **settings)
         else:
-            found = worst_case(of_pairs, at, PAIR_METRICS[metric], rho, order=order, gradient="paper", **settings)
-        if found.n_rejected:  # where there is no geodesic, the other one stops at the end of the domain
+            result = worst_case(of_pairs, at, PAIR_METRICS[metric], rho, order=order, gradient="paper", **settings)
+        if result.n_rejected:  # where there is no geodesic, the other one stops at the end of the domain
             continue
-        assert found.value == pytest.approx(expected, rel=1e-9)
-        returned += bool(np.any(found.values[1:] < found.trace[:-1]))
+        assert result.value == pytest.approx(expected, rel=1e-9)
+        returned += bool(np.any(result.values[1:] < result.trace[:-1]))
     assert returned  # to the best point, at some checkpoint
 
 
@@ -164,10 +164,10 @@ def test_sharpness_does_not_change_along_an_orbit_and_adaptive_sharpness_does(na
     here = worst_case(f, params, metric, 0.1, order=order, n_restarts=2)
     adaptive = [adaptive_case(f, params, 0.1).value]
     for seed, scale in enumerate((1e-2, 1.0, 1e2)):
-        there = moved(params, scale, seed)
-        result = worst_case(f, there, metric, 0.1, order=order, n_restarts=2)
+        target = moved(params, scale, seed)
+        result = worst_case(f, target, metric, 0.1, order=order, n_restarts=2)
         assert result.value == pytest.approx(here.value, rel=1e-9)
-        adaptive.append(adaptive_case(f, there, 0.1).value)
+        adaptive.append(adaptive_case(f, target, 0.1).value)
     assert max(adaptive) > 1.5 * min(adaptive)
 
 
@@ -198,8 +198,8 @@ def test_maximizer_is_horizontal_within_the_ball_and_has_the_value(name, order):
     assert set(result.maximizer) == set(params) - {"tokens", "positions"}
     assert space.is_horizontal(result.maximizer, 1e-10)
     assert space.norm(result.maximizer) == pytest.approx(0.1, rel=1e-9)
-    there = {**params, **space.geodesic(result.maximizer, 1.0, order)}
-    assert f(there)[0] - f(params)[0] == pytest.approx(result.value, rel=1e-8)
+    target = {**params, **space.geodesic(result.maximizer, 1.0, order)}
+    assert f(target)[0] - f(params)[0] == pytest.approx(result.value, rel=1e-8)
     assert result.loss_max == pytest.approx(result.loss + result.value)
     assert result.trace[-1] == result.value == np.max(result.values)
     assert result.n_evaluations == 21
@@ -211,8 +211,8 @@ def test_few_iterations_take_steps(n_iter):
     def f(w):
         return float(w @ w), 2 * w
 
-    found = worst_case(f, np.array([1.0, 2.0]), rg.EuclideanMetric(), 0.5, n_iter=n_iter)
-    assert found.value == pytest.approx((5**0.5 + 0.5) ** 2 - 5, rel=1e-12)
+    result = worst_case(f, np.array([1.0, 2.0]), rg.EuclideanMetric(), 0.5, n_iter=n_iter)
+    assert result.value == pytest.approx((5**0.5 + 0.5) ** 2 - 5, rel=1e-12)
 
 
 @pytest.mark.slow
@@ -394,10 +394,10 @@ def test_restarts_differ_and_the_best_is_kept():
 
     metric = rg.EuclideanMetric()
     single = worst_case(two_peaks, np.zeros(2), metric, 1.0)
-    several = worst_case(two_peaks, np.zeros(2), metric, 1.0, n_restarts=6)
+    items = worst_case(two_peaks, np.zeros(2), metric, 1.0, n_restarts=6)
     assert single.value == pytest.approx(0.1)
-    assert several.value == pytest.approx(0.9)
-    assert several.n_evaluations > 6 * 20
+    assert items.value == pytest.approx(0.9)
+    assert items.n_evaluations > 6 * 20
 
 
 def test_several_starts_find_what_one_misses_and_say_how_many_have():
@@ -409,15 +409,15 @@ def test_several_starts_find_what_one_misses_and_say_how_many_have():
         values = heights * np.exp(-np.sum(d**2, axis=1) / widths**2)
         return float(values.sum()), -2.0 * (values / widths**2) @ d
 
-    one = rg.worst_case_sharpness(f, np.zeros(2), rg.EuclideanMetric(), 1.0, n_restarts=1)
+    item = rg.worst_case_sharpness(f, np.zeros(2), rg.EuclideanMetric(), 1.0, n_restarts=1)
     five = rg.worst_case_sharpness(f, np.zeros(2), rg.EuclideanMetric(), 1.0)
-    assert one.converged, "to a local maximum"
-    assert one.n_evaluations == 21
+    assert item.converged, "to a local maximum"
+    assert item.n_evaluations == 21
     assert five.n_evaluations == 21 + 4 * (4 * 4 + 21)
-    assert five.value > 1.5 * one.value
+    assert five.value > 1.5 * item.value
     assert 0 < five.n_reached < 5
     assert f"reached by {five.n_reached} of 5 starts" in str(five)
-    assert "starts" not in str(one)
+    assert "starts" not in str(item)
     assert five.to_dict()["n_reached"] == five.n_reached
     assert "more than each of 5 starts" in str(dataclasses.replace(five, n_reached=0)), "the best one was continued"
 
@@ -428,6 +428,6 @@ def test_tries_are_two_directions_and_their_opposites():
     metric = rg.EuclideanMetric()
     rg.worst_case_sharpness(f, np.zeros(6), metric, 1.0, n_restarts=3, verify=False, callback=seen.append)
     for start in (1, 2):
-        a, opposite, b, other = [p.value for p in seen if p.start == start and p.iteration == 0][:4]
-        assert [opposite, other] == pytest.approx([-a, -b], rel=1e-12)
+        a, opposite, b, second = [p.value for p in seen if p.start == start and p.iteration == 0][:4]
+        assert [opposite, second] == pytest.approx([-a, -b], rel=1e-12)
         assert abs(a) != pytest.approx(abs(b), rel=1e-3)

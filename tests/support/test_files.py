@@ -33,7 +33,7 @@ def test_a_file_keeps_its_rights(rights, tmp_path):
     write_text(file, "new")
     assert mode(file) == rights
     assert file.read_text() == "new"
-    assert [one.name for one in tmp_path.iterdir()] == ["a.txt"]
+    assert [item.name for item in tmp_path.iterdir()] == ["a.txt"]
 
 
 @posix
@@ -79,7 +79,7 @@ def test_nothing_of_somebodys_beside_a_file_is_touched(tmp_path, monkeypatch):
         patched.setattr(Path, "write_bytes", failing)
         with pytest.raises(RuntimeError):
             write_text(tmp_path / "out", "half")
-    assert [one.name for one in tmp_path.iterdir()] == [".out.part"]
+    assert [item.name for item in tmp_path.iterdir()] == [".out.part"]
     assert (tmp_path / ".out.part").read_text() == "mine"
 
 

@@ -109,7 +109,7 @@ def _words(line):
 @pytest.mark.parametrize("command", SHOWN, ids=lambda text: text[:60])
 def test_commands_print_what_is_shown(command, folder):
     """Wherever it is shown."""
-    shown = "".join(text for _, one, text in COMMANDS if one == command)
+    shown = "".join(text for _, item, text in COMMANDS if item == command)
     words = shlex.split(command.removeprefix("python -m "))
     done = subprocess.run(
         [sys.executable, "-m", *words, *(["-p", "no:cacheprovider"] if words[0] == "pytest" else [])],
@@ -210,10 +210,10 @@ def test_the_overview_of_the_paper_s_page_counts_its_rows():
         first = [row[0] for row in rows]
         return " and ".join([", ".join(first[:-1]), first[-1]])
 
-    found = {word: [row for row in ITEMS if f"**{word}**" in row[2]] for word in VERDICTS}
-    bad, corrected = found["does not hold"], found["holds with a correction"]
-    right = [row for row in found["holds"] if row not in bad and row not in corrected]
-    numbers = len(ITEMS), len(right), len(corrected), len(bad), len(found["open"]), len(found["not tested here"])
+    result = {word: [row for row in ITEMS if f"**{word}**" in row[2]] for word in VERDICTS}
+    bad, corrected = result["does not hold"], result["holds with a correction"]
+    right = [row for row in result["holds"] if row not in bad and row not in corrected]
+    numbers = len(ITEMS), len(right), len(corrected), len(bad), len(result["open"]), len(result["not tested here"])
     assert (
         "Of {} items, {} hold, {} hold with a correction, {} do not hold in a part or as a whole (of {}), {} are open, "
         "and {} are not tested here.".format(*numbers[:4], names_of(bad), *numbers[4:])
@@ -282,17 +282,17 @@ def test_files_that_are_linked_are_there():
 def anchors_of(page):
     """Of the headings, as GitHub and the site make them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
-    headings = (re.sub(r"\]\([^)]*\)", "", one) for one in re.findall(r"^#+ (.*)$", text, re.M))
-    return {re.sub(r"[^\w\- ]", "", one.lower()).strip().replace(" ", "-") for one in headings}
+    headings = (re.sub(r"\]\([^)]*\)", "", item) for item in re.findall(r"^#+ (.*)$", text, re.M))
+    return {re.sub(r"[^\w\- ]", "", item.lower()).strip().replace(" ", "-") for item in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_anchors_that_are_linked_are_there(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
         path, _, anchor = target.partition("#")
-        other = page.parent / path if path else page
+        second = page.parent / path if path else page
         if anchor and not path.startswith("http") and not anchor.startswith("refgeo."):
-            assert anchor in anchors_of(other), f"{page.name}: {target}"
+            assert anchor in anchors_of(second), f"{page.name}: {target}"
             assert anchor.isascii(), "the site leaves other letters out, and the repository does not"
 
 

@@ -42,9 +42,9 @@ def test_half_written_and_foreign_files_are_not_taken_for_results(tmp_path):
     whole.measure("x", lambda: 2.0)
     path.with_name("results.json.part").write_text('{"settings": {"a": 1}, "values": {"x": 3', encoding="utf-8")
     assert experiment.Results(path, {"a": 1}).values == {"x": 2.0}
-    other = experiment.Results(path, {"a": 2})
-    assert other.values == {}
-    other.measure("x", lambda: 4.0)
+    second = experiment.Results(path, {"a": 2})
+    assert second.values == {}
+    second.measure("x", lambda: 4.0)
     aside = path.with_name("results.1.json")  # nothing is lost
     assert json.loads(aside.read_text(encoding="utf-8"))["values"] == {"x": 2.0}
     for damaged in (path.read_text(encoding="utf-8")[:-10], "[]", "{}"):
@@ -72,9 +72,9 @@ def test_medians_have_intervals_and_nothing_has_none():
 
 def test_a_set_that_does_not_train_is_counted_and_has_no_tau(monkeypatch):
     monkeypatch.setattr(diagonal_sets, "MAX_STEPS", 3)
-    found = figure3.cell(asdict(figure3.REFERENCE), 0, [0.1])
-    assert found == {"trained": 0.0}
-    table = figure3.summarised([figure3.REFERENCE], [found, found], [0.1])
+    result = figure3.cell(asdict(figure3.REFERENCE), 0, [0.1])
+    assert result == {"trained": 0.0}
+    table = figure3.summarised([figure3.REFERENCE], [result, result], [0.1])
     assert table[figure3.called(figure3.REFERENCE)] == {"sets": 0, "trained": 0.0, "tau": {}, "decided": {}}
     assert figure3.reached(table, "inv", -0.83, [0.1]) == []
 
@@ -90,6 +90,6 @@ def test_places_where_the_papers_number_is_reached():
     row = {"tau": {"inv": [(-0.5, -0.6, -0.4), (-0.82, -0.825, -0.815)]}}
     near = {"sets": 1, "tau": {name: [(value + 0.01,) * 3] for name, value in figure3.PAPER.items()}}
     far = {"sets": 1, "tau": {name: [(value + 0.5,) * 3] for name, value in figure3.PAPER.items()}}
-    found = figure3.closest({"far": far, "near": near}, list(figure3.PAPER), [0.1])
-    assert found == "-0.67, -0.82, -0.85 (near, ρ 0.1)"
+    result = figure3.closest({"far": far, "near": near}, list(figure3.PAPER), [0.1])
+    assert result == "-0.67, -0.82, -0.85 (near, ρ 0.1)"
     assert figure3.reached({"here": row}, "inv", -0.83, [0.1, 0.2]) == ["here, ρ 0.2"]

@@ -34,9 +34,9 @@ def tau(rows, name, outcome="gap", given=None):
 
 def said(pattern):
     """The numbers of a sentence of the page."""
-    found = re.search(pattern, PAGE)
-    assert found, pattern
-    return [float(text.replace("−", "-")) for text in found.groups()]
+    result = re.search(pattern, PAGE)
+    assert result, pattern
+    return [float(text.replace("−", "-")) for text in result.groups()]
 
 
 NUMBER = "([+−]?[0-9]\\.[0-9]+)"
@@ -48,8 +48,8 @@ def published(name):
 
 def test_the_page_has_the_papers_table_1_beside_ours():
     assert " ".join(publish.page_table(published("table1"), "images").split()) in PAGE
-    told = published("table1")["populations"]["diagonal"]["gap"]
-    cells = [str(statistics.Estimate(*told[name]["0.1"]["tau_a"])) for name in protocol.NAMES]
+    message = published("table1")["populations"]["diagonal"]["gap"]
+    cells = [str(statistics.Estimate(*message[name]["0.1"]["tau_a"])) for name in protocol.NAMES]
     said_there = f"is {cells[0]} for adaptive sharpness .*?, {cells[1]} for inv .*? and {cells[2]} for mix"
     assert re.search(said_there.replace("[", "\\[").replace("+", "\\+"), PAGE)
     assert [PAPER["images"]["inv"], PAPER["images"]["adaptive"]] == pytest.approx(
@@ -82,8 +82,8 @@ def by_the_plan(populations, outcome="gap", key="tau_a", part=0, kind="images"):
 def test_the_page_says_what_table_1_is_here():
     document = published("table1")
     populations, verdicts = document["populations"], document["predicts"]["images"].values()
-    assert [one["verdict"] for one in verdicts] == ["does not predict"] * 6
-    assert not any(one.get("better than adaptive") for one in verdicts)
+    assert [item["verdict"] for item in verdicts] == ["does not predict"] * 6
+    assert not any(item.get("better than adaptive") for item in verdicts)
     taus = by_the_plan(populations)
     assert [taus.min(), taus.max()] == pytest.approx(
         said(f"sharpness and the gap is between {NUMBER} and {NUMBER} \\(the paper"), abs=0.006
@@ -98,10 +98,10 @@ def test_the_page_says_what_table_1_is_here():
     upper = by_the_plan(populations, part=2)
     wide = np.hypot(*(upper - lower)) / 2.0
     assert np.all(np.abs(taus[1] - taus[0]) < wide), "the draws do not clearly differ"
-    corrected = np.array([one["p, Holm"] for one in verdicts])
+    corrected = np.array([item["p, Holm"] for item in verdicts])
     pattern = f"the smallest p is {NUMBER} for the first models, and {NUMBER} for the others"
     assert list(corrected.min(axis=0)) == pytest.approx(said(pattern), abs=0.006)
-    significant = [name for name, one in document["predicts"]["images"].items() if one["p, Holm"][1] < 0.05]
+    significant = [name for name, item in document["predicts"]["images"].items() if item["p, Holm"][1] < 0.05]
     smaller = protocol.fixed_radii("images")["inv"][0]
     assert [name for name in significant if "adaptive" not in name] == [f"inv @ {smaller:g}"]
     assert len(significant) == 3
@@ -114,8 +114,8 @@ def test_the_page_says_what_table_1_is_here():
     pattern = f"minus that of adaptive sharpness is between {NUMBER} and {NUMBER}, and no interval goes below −0.07"
     assert [min(values), max(values)] == pytest.approx(said(pattern), abs=0.006)
     assert all(low > -0.07 and high > 0.0 for _, low, high in beside.values())
-    told = [PAPER["images"][name] - PAPER["images"]["adaptive"] for name in ("inv", "mix")]
-    assert told == pytest.approx(said(f"the paper has {NUMBER} and {NUMBER}\\. One interval"), abs=0.006)
+    message = [PAPER["images"][name] - PAPER["images"]["adaptive"] for name in ("inv", "mix")]
+    assert message == pytest.approx(said(f"the paper has {NUMBER} and {NUMBER}\\. One interval"), abs=0.006)
     assert [place for place, (_, low, _) in beside.items() if low > 0.0] == [("images-1", "0.5", "mix")]
     assert np.all(by_the_plan(populations, "test error", part=1) > 0.0), "and so are their intervals"
     for draw in DRAWS:
@@ -161,8 +161,8 @@ def test_the_page_says_what_orders_the_models():
     others = [populations[draw]["others"]["train error"][0] for draw in DRAWS]
     assert others == pytest.approx(said(f"The training error.*? orders it best \\({NUMBER} and {NUMBER}\\)"), abs=0.006)
     for draw in DRAWS:
-        found = populations[draw]["others"]
-        assert max(found, key=lambda name: abs(found[name][0])) == "train error"
+        result = populations[draw]["others"]
+        assert max(result, key=lambda name: abs(result[name][0])) == "train error"
 
 
 def share_found(truth, models):
@@ -179,12 +179,12 @@ def test_the_page_says_what_the_text_encoders_say():
     document, kind = published("table1"), "definitions"
     populations, verdicts = document["populations"], document["predicts"][kind].values()
     assert " ".join(publish.page_table(document, kind).split()) in PAGE
-    assert [one["verdict"] for one in verdicts] == ["does not predict"] * 6
-    assert not any(one.get("better than adaptive") for one in verdicts)
+    assert [item["verdict"] for item in verdicts] == ["does not predict"] * 6
+    assert not any(item.get("better than adaptive") for item in verdicts)
     taus = by_the_plan(populations, kind=kind)
     pattern = f"in the seed alone, τ is between {NUMBER} and {NUMBER} \\(the paper"
     assert [taus.min(), taus.max()] == pytest.approx(said(pattern), abs=0.006)
-    assert [one["p, Holm"] for one in verdicts] == [[1.0, 1.0]] * 6
+    assert [item["p, Holm"] for item in verdicts] == [[1.0, 1.0]] * 6
     assert "With Holm's correction, every p is 1.0. Every interval holds zero, and so do those of τ with the" in PAGE
     for outcome in ("gap", "test error", "challenge error"):
         low, high = (by_the_plan(populations, outcome, part=part, kind=kind) for part in (1, 2))
@@ -233,8 +233,8 @@ def test_the_page_says_what_figure_3_is_here():
     assert len(settings) == 16
     paper = np.array([-0.68, -0.83, -0.86])
     apart = [
-        np.abs(np.array([one["tau"][name][k][0] for name in ("adaptive", "inv", "mix")]) - paper).max()
-        for one in settings
+        np.abs(np.array([setting["tau"][name][k][0] for name in ("adaptive", "inv", "mix")]) - paper).max()
+        for setting in settings
         for k in range(5)
     ]
     (least,) = said("none gives all three: at least one differs by ([0-9.]+) or more")

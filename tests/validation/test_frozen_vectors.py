@@ -78,7 +78,7 @@ def operations(case, given):
 
     space = metric_of(case).at(rg.Pair(given["G"], given["H"]))
     v, t = pair("v"), case["given"]["t"]
-    found = {
+    result = {
         "horizontal_projection": space.horizontal_projection(v),
         "riemannian_gradient": space.riemannian_gradient(pair("e")),
         "christoffel": space.christoffel(pair("a"), pair("b")),
@@ -86,22 +86,22 @@ def operations(case, given):
         "geodesic_2": space.geodesic(v, t, 2),
     }
     if "hessian_e_G" in given:
-        found["riemannian_hessian"] = space.riemannian_hessian(*(pair(f"hessian_{key}") for key in "ewv"))
+        result["riemannian_hessian"] = space.riemannian_hessian(*(pair(f"hessian_{key}") for key in "ewv"))
     if "geodesic_exact_G" in case["values"]:
-        found["geodesic_exact"] = space.geodesic(v, t, "exact")
-    parts = {f"{name}_{end}": part for name, both in found.items() for end, part in zip("GH", both, strict=True)}
+        result["geodesic_exact"] = space.geodesic(v, t, "exact")
+    parts = {f"{name}_{end}": part for name, both in result.items() for end, part in zip("GH", both, strict=True)}
     return {"inner_product": float(space.inner_product(pair("a"), pair("b"))), **parts}
 
 
 def descent(case, given):
-    place, metric, found = rg.Pair(given["G"], given["H"]), metric_of(case), {}
+    place, metric, result = rg.Pair(given["G"], given["H"]), metric_of(case), {}
     for k in range(1, 11):
         E = place.G @ place.H.T - given["Y"]
         step = metric.at(place).riemannian_gradient(rg.Pair(E @ place.H, E.T @ place.G))
         place = rg.Pair(*(F - given["rate"] * d for F, d in zip(place, step, strict=True)))
         if k in (1, 2, 5, 10):
-            found |= {f"step_{k}_G": place.G, f"step_{k}_H": place.H, f"product_{k}": place.G @ place.H.T}
-    return found
+            result |= {f"step_{k}_G": place.G, f"step_{k}_H": place.H, f"product_{k}": place.G @ place.H.T}
+    return result
 
 
 def norm(x, scale):
@@ -237,11 +237,11 @@ def test_what_cannot_be_graded_is_an_error(wrong, options, said, tmp_path):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_literal_formulas_are_right_where_they_are_judged(dtype, cases, tmp_path):
     """Gram matrices and their inverses lose digits, in both precisions, but not so many."""
-    found = {}
+    result = {}
     for name, case in cases.items():
         if case["kind"] == "operations" and case["metric"] != "half" and not case["relaxation"]:
             given = {key: np.array(x, dtype) for key, x in case["given"].items()}
-            found[name] = {}
+            result[name] = {}
             for function, vectors in (
                 ("horizontal_projection", "v"),
                 ("riemannian_gradient", "e"),
@@ -249,7 +249,7 @@ def test_the_literal_formulas_are_right_where_they_are_judged(dtype, cases, tmp_
             ):
                 arrays = [given[f"{key}_{end}"] for key in vectors for end in "GH"]
                 parts = getattr(rg.paper, function)(case["metric"], given["G"], given["H"], *arrays)
-                found[name] |= {f"{function}_{end}": plain(part) for end, part in zip("GH", parts, strict=True)}
-    status, lines = graded(tmp_path, found, *(["single"] if dtype is np.float32 else []))
+                result[name] |= {f"{function}_{end}": plain(part) for end, part in zip("GH", parts, strict=True)}
+    status, lines = graded(tmp_path, result, *(["single"] if dtype is np.float32 else []))
     assert status == 0, lines
     assert int(lines[-1].split()[1]) >= 240

@@ -71,9 +71,9 @@ def test_sharpness_at_zero_residual_lies_between_its_bounds():
         y = (X @ beta.T).T
         top = np.array([np.linalg.norm(X * np.abs(b), 2) ** 2 for b in beta])
         low, high = phase.bounds(top, rho)
-        found = diagonal.worst_case("inv", *phase.weights(beta, np.full(8, 0.1)), X, y, rho, tight=False)
-        assert np.all(found.lower <= high * (1.0 + 1e-12)), k
-        assert np.all(found.upper >= low * (1.0 - 1e-12)), k
+        result = diagonal.worst_case("inv", *phase.weights(beta, np.full(8, 0.1)), X, y, rho, tight=False)
+        assert np.all(result.lower <= high * (1.0 + 1e-12)), k
+        assert np.all(result.upper >= low * (1.0 - 1e-12)), k
     assert np.allclose(np.divide(*phase.bounds(1.0, 1e-6)), 1.0, atol=1e-5)
     assert np.allclose(phase.bounds(3.0, 1e-4), 2 * 1e-8 * 3.0, rtol=1e-3)
 
@@ -83,10 +83,10 @@ def test_with_orthonormal_columns_the_upper_bound_is_the_sharpness():
     X = np.linalg.qr(rng.standard_normal((7, 5)))[0]
     beta = rng.standard_normal((6, 5))
     for rho in (0.01, 0.1, 0.5):
-        found = diagonal.worst_case("inv", *phase.weights(beta, np.ones(6)), X, beta @ X.T, rho)
+        result = diagonal.worst_case("inv", *phase.weights(beta, np.ones(6)), X, beta @ X.T, rho)
         top = np.abs(beta).max(axis=1) ** 2
-        assert np.allclose(found.lower, phase.bounds(top, rho)[1], rtol=1e-9)
-        assert np.all(found.exact)
+        assert np.allclose(result.lower, phase.bounds(top, rho)[1], rtol=1e-9)
+        assert np.all(result.exact)
 
 
 @pytest.mark.slow

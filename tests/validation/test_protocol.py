@@ -35,10 +35,10 @@ def made_images(folder, count=700):
 def test_recipes_of_images_are_drawn_beforehand_and_another_draw_is_another_population():
     recipes = [images.Recipe.drawn(0, k) for k in range(72)]
     assert recipes == [images.Recipe.drawn(0, k) for k in range(72)]
-    assert not {one.step_size for one in recipes} & {images.Recipe.drawn(1, k).step_size for k in range(72)}
-    rates = np.log10([one.step_size for one in recipes])
+    assert not {item.step_size for item in recipes} & {images.Recipe.drawn(1, k).step_size for k in range(72)}
+    rates = np.log10([item.step_size for item in recipes])
     assert rates.min() < -3.6 < -2.6 < rates.max()
-    assert {one.augmentation for one in recipes} == {0, 1, 2}
+    assert {item.augmentation for item in recipes} == {0, 1, 2}
 
 
 def test_a_number_does_not_depend_on_where_the_files_are():
@@ -65,9 +65,9 @@ def test_images_share_one_checkpoint_and_the_same_batches(tmp_path):
     assert models[0].columns["weight norm"] > 0.0
     errors = [models[0].columns[f"{name} error"] for name in ("test", "train")]
     assert models[0].columns["gap"] == pytest.approx(errors[0] - errors[1], abs=1e-9)
-    found = [Measured(model, Effort(n_iter=2)).rows(MEASURES["inv"], [0.1]) for model in models]
-    assert all(row["note"] == "" and row["value"] > 0.0 for rows in found for row in rows)
-    assert found[0][0]["value"] != found[1][0]["value"]
+    result = [Measured(model, Effort(n_iter=2)).rows(MEASURES["inv"], [0.1]) for model in models]
+    assert all(row["note"] == "" and row["value"] > 0.0 for rows in result for row in rows)
+    assert result[0][0]["value"] != result[1][0]["value"]
 
 
 def test_radii_are_where_the_checkpoints_loss_has_increased_by_so_much():
@@ -76,11 +76,11 @@ def test_radii_are_where_the_checkpoints_loss_has_increased_by_so_much():
     loss = lambda blocks, batch: (0.5 * float(np.sum(D * (blocks["w"] - 1) ** 2)), {"w": D * (blocks["w"] - 1)})  # noqa: E731
     model = Model({"w": np.ones(2)}, loss, [None, None], {})
     grid = tuple(np.geomspace(1e-2, 10.0, 40))
-    found = protocol.radii(
+    result = protocol.radii(
         [row for name in protocol.NAMES for row in Measured(model, Effort()).rows(MEASURES[name], grid)]
     )
     for name in protocol.NAMES:
-        for rho, increase in zip(found[name], protocol.INCREASES, strict=True):
+        for rho, increase in zip(result[name], protocol.INCREASES, strict=True):
             assert 0.5 * 3.0 * rho**2 == pytest.approx(increase, rel=0.05)
 
 
@@ -130,9 +130,9 @@ def test_data_that_are_not_given_are_said(monkeypatch, tmp_path, capsys):
 def made_rows(draw, sign=-1.0, models=72, batches=8):
     """Of models whose gap is made by the step size: inv knows more than it, mix nothing else, adaptive nothing."""
     rng = np.random.default_rng(draw)
-    step, more, noise, other, rest = rng.standard_normal((5, models))
+    step, more, noise, second, rest = rng.standard_normal((5, models))
     gap = step + more + 0.3 * noise
-    of = {"adaptive": other, "inv": sign * (step + more), "mix": step + 0.1 * rest}
+    of = {"adaptive": second, "inv": sign * (step + more), "mix": step + 0.1 * rest}
     return [
         {"population": f"images-{draw}", "unit": f"{k:03d}", "model": f"{k:03d}", "step_size": step[k], "gap": gap[k],
          "test error": gap[k], "measure": name, "rho": rho, "batch": batch, "note": "",
@@ -144,19 +144,19 @@ def made_rows(draw, sign=-1.0, models=72, batches=8):
 
 @pytest.mark.slow
 def test_a_measure_predicts_if_both_populations_say_so():
-    found = table1.described(made_rows(0) + made_rows(1))
-    verdicts = {name: one["verdict"] for name, one in found["predicts"]["images"].items()}
+    result = table1.described(made_rows(0) + made_rows(1))
+    verdicts = {name: item["verdict"] for name, item in result["predicts"]["images"].items()}
     for name, expected in (
         ("adaptive", "does not predict"),
         ("inv", "predicts beyond the step size alone"),
         ("mix", "predicts"),
     ):
         assert {verdict for at, verdict in verdicts.items() if at.startswith(name)} == {expected}
-    better = {at: one.get("better than adaptive") for at, one in found["predicts"]["images"].items()}
+    better = {at: item.get("better than adaptive") for at, item in result["predicts"]["images"].items()}
     assert {flag for at, flag in better.items() if at.startswith("inv")} == {True}, "with the paper's sign"
     assert {flag for at, flag in better.items() if at.startswith("mix")} == {False}
-    other = table1.described(made_rows(0) + made_rows(1, 1.0))["predicts"]["images"]
-    assert {one["verdict"] for at, one in other.items() if at.startswith("inv")} == {"does not predict"}
+    second = table1.described(made_rows(0) + made_rows(1, 1.0))["predicts"]["images"]
+    assert {item["verdict"] for at, item in second.items() if at.startswith("inv")} == {"does not predict"}
     for fewer in ([], made_rows(1, models=71), made_rows(1, batches=7)):
         assert table1.described(made_rows(0) + fewer)["predicts"] == {}
     lost = made_rows(1)
@@ -166,14 +166,14 @@ def test_a_measure_predicts_if_both_populations_say_so():
 
 def test_measures_are_compared_at_the_same_increase():
     rows = made_rows(0)
-    found = table1.described(rows)["populations"]["images-0"]["minus adaptive"]
+    result = table1.described(rows)["populations"]["images-0"]["minus adaptive"]
     models = runner.by_model(rows, runner.measure_at)
-    gap = [one["gap"] for one in models]
+    gap = [item["gap"] for item in models]
     for k, increase in enumerate(("0.1", "0.5")):
         at = {name: radii[k] for name, radii in protocol.fixed_radii("images").items()}
-        tau = {name: statistics.tau_a([one[f"{name} @ {rho:g}"] for one in models], gap) for name, rho in at.items()}
-        assert set(found[increase]) == {"inv", "mix", "mix, no Γ"}
-        for name, (value, low, high) in found[increase].items():
+        tau = {name: statistics.tau_a([item[f"{name} @ {rho:g}"] for item in models], gap) for name, rho in at.items()}
+        assert set(result[increase]) == {"inv", "mix", "mix, no Γ"}
+        for name, (value, low, high) in result[increase].items():
             assert value == pytest.approx(tau[name] - tau["adaptive"])
             assert low < value < high
 
@@ -200,7 +200,7 @@ def made_nouns(folder):
     lines = ["  1 A licence, which is no noun  "]
     for k in range(200):
         above = [] if k == 0 else [f"@ {(k - 1) // 4:08d} n 0000"]
-        below = [f"~ {one:08d} n 0000" for one in range(4 * k + 1, min(4 * k + 5, 200))]
+        below = [f"~ {item:08d} n 0000" for item in range(4 * k + 1, min(4 * k + 5, 200))]
         pointers = " ".join([f"{len(above + below):03d}", *above, *below])
         lines.append(f'{k:08d} 03 n 02 noun_{k} 0 other{k} 0 {pointers} | kind {k} of number {k % 7}; "an example"  ')
     (folder / "data.noun").write_text("\n".join(lines) + "\n")
@@ -222,7 +222,7 @@ def test_pairs_of_nouns_are_as_they_are_said_to_be(tmp_path):
         assert includes == 0.5 if part == "challenge" else 0.2 < includes < 0.8
         for a, b in pairs:
             assert a in split[part]
-            assert any(b in of[one].above for one in split[part]), "every second noun is a hypernym of such a noun"
+            assert any(b in of[item].above for item in split[part]), "every second noun is a hypernym of such a noun"
 
 
 @pytest.mark.exhaustive

@@ -18,9 +18,9 @@ BLOCKS = [block.text for block in blocks(PAGE) if block.language == "python" and
 
 def recipe(beginning):
     """What the first block with this text defines."""
-    found = next(block for block in BLOCKS if beginning in block)
+    result = next(block for block in BLOCKS if beginning in block)
     names: dict = {}
-    exec(compile(found, "sharpness.md", "exec"), names)
+    exec(compile(result, "sharpness.md", "exec"), names)
     return names
 
 
@@ -49,8 +49,8 @@ def test_torch_recipe(capsys):
         name: block.transform(rng.standard_normal((4, 4, 4))) if isinstance(block, rg.Pair) else block
         for name, block in network.blocks.items()
     }
-    here, there = (rg.worst_case_sharpness(loss, p, network.metric("mix"), 0.1).value for p in (network.blocks, moved))
-    assert there == pytest.approx(here, rel=1e-9)
+    here, target = (rg.worst_case_sharpness(loss, p, network.metric("mix"), 0.1).value for p in (network.blocks, moved))
+    assert target == pytest.approx(here, rel=1e-9)
 
 
 PRINTING = [block for block in BLOCKS if "print(rg.worst_case_sharpness(" in block]

@@ -38,10 +38,10 @@ def test_tau_is_that_of_all_pairs_and_scipys_without_ties(seed):
     assert statistics.tau_a(x, y) == pytest.approx(by_pairs(x, y))
     assert statistics.tau_a(x, y) == pytest.approx(scipy.stats.kendalltau(x, y).statistic)
     tied = np.round(x)
-    found = statistics.correlation(tied, y)
-    assert found.tau_a.value == pytest.approx(by_pairs(tied, y))
-    assert found.tau_b == pytest.approx(scipy.stats.kendalltau(tied, y).statistic)
-    assert abs(found.tau_a.value) < abs(found.tau_b)
+    result = statistics.correlation(tied, y)
+    assert result.tau_a.value == pytest.approx(by_pairs(tied, y))
+    assert result.tau_b == pytest.approx(scipy.stats.kendalltau(tied, y).statistic)
+    assert abs(result.tau_a.value) < abs(result.tau_b)
 
 
 def test_p_values_are_those_of_all_orders():
@@ -75,7 +75,7 @@ def test_a_difference_of_measures_on_the_same_models_is_sharper_than_the_two_alo
     assert difference.value == pytest.approx(by_pairs(measures["inv"], y) - by_pairs(measures["adaptive"], y))
     assert difference.low <= difference.value <= difference.high
     alone = [statistics.correlation(measures[name], y).tau_a for name in measures]
-    assert difference.high - difference.low < 0.5 * min(one.high - one.low for one in alone)
+    assert difference.high - difference.low < 0.5 * min(item.high - item.low for item in alone)
 
 
 def test_partial_tau_is_the_phi_coefficient_of_pairs_that_agree_with_the_third():
@@ -99,14 +99,14 @@ def left_of_ranks(x, given):
 def test_what_another_number_leaves_has_nothing_of_it(bent):
     """Two columns have a cause and nothing else in common: the partial τ is not zero, τ of what is left nearly is."""
     rng = np.random.default_rng(0)
-    found = []
+    result = []
     for _ in range(200):
         cause = rng.standard_normal(72)
         x, y = bent(cause) + 0.1 * rng.standard_normal(72), bent(cause) + rng.standard_normal(72)
         left = [statistics.rest(z, cause) for z in (x, y)]
         assert left[0] == pytest.approx(left_of_ranks(x, cause), abs=1e-8)
-        found.append((statistics.partial_tau(x, y, cause), statistics.tau_a(*left)))
-    partial, of_rest = np.mean(found, axis=0)
+        result.append((statistics.partial_tau(x, y, cause), statistics.tau_a(*left)))
+    partial, of_rest = np.mean(result, axis=0)
     assert abs(of_rest) < 0.04  # one interval is ±0.17
     assert partial > 2.0 * abs(of_rest) + 0.05
 
@@ -191,7 +191,7 @@ def test_every_measure_gives_a_number_and_invariant_ones_do_not_change_along_an_
     radii = [0.05]
     A = np.random.default_rng(1).standard_normal((1, 4, 4)) + 2 * np.eye(4)
     key = "layer0.query_key"
-    other = Model(
+    second = Model(
         {**model.blocks, key: model.blocks[key].transform(A)},
         model.value_and_grad,
         model.batches,
@@ -199,14 +199,14 @@ def test_every_measure_gives_a_number_and_invariant_ones_do_not_change_along_an_
         (),
         model.weights,
     )
-    (here,), (there,) = (Measured(one, effort).rows(MEASURES[name], radii) for one in (model, other))
+    (here,), (target,) = (Measured(item, effort).rows(MEASURES[name], radii) for item in (model, second))
     assert here["note"] == ""
     assert np.isfinite(here["value"])
     if MEASURES[name].metric in ("inv", "mix", "s=0.5") and "norm" not in name and "ε" not in name:
         tolerance = {"top": 0.02, "trace": 1e-4}.get(MEASURES[name].kind, 1e-6)
-        assert there["value"] == pytest.approx(here["value"], rel=tolerance)
+        assert target["value"] == pytest.approx(here["value"], rel=tolerance)
     elif name in ("adaptive", "λ_max, Euclidean", "trace, Euclidean", "inv, Euclidean norm"):
-        assert abs(there["value"] / here["value"] - 1) > 0.01
+        assert abs(target["value"] / here["value"] - 1) > 0.01
 
 
 # The pipeline ----------------------------------------------------------------------------------------------------
@@ -231,16 +231,16 @@ def test_a_study_from_training_to_the_table(tmp_path):
     assert list(frame.columns) == list(rows[0])
     assert set(frame["measure"]) == {"adaptive", "inv", "λ_max, inv"}
     assert frame["rho"].isna().sum() == 6
-    found = document["populations"]["tiny"]
-    assert found["models"] == 6
+    result = document["populations"]["tiny"]
+    assert result["models"] == 6
     inv = frame[(frame["measure"] == "inv") & (frame["rho"] == 0.1)]
-    assert found["gap"]["inv"]["0.1"]["tau_a"][0] == pytest.approx(
+    assert result["gap"]["inv"]["0.1"]["tau_a"][0] == pytest.approx(
         by_pairs(inv["value"].to_numpy(), inv["gap"].to_numpy())
     )
-    one = inv.groupby("model").first()
-    assert found["others"]["step_size"][0] == pytest.approx(by_pairs(one["step_size"], one["gap"]))
-    left = [left_of_ranks(inv[name].to_numpy(), one["step_size"].to_numpy()) for name in ("value", "gap")]
-    assert found["gap"]["inv"]["0.1"]["given"][0] == pytest.approx(by_pairs(*left))
+    item = inv.groupby("model").first()
+    assert result["others"]["step_size"][0] == pytest.approx(by_pairs(item["step_size"], item["gap"]))
+    left = [left_of_ranks(inv[name].to_numpy(), item["step_size"].to_numpy()) for name in ("value", "gap")]
+    assert result["gap"]["inv"]["0.1"]["given"][0] == pytest.approx(by_pairs(*left))
     assert json.loads((tmp_path / "table1.json").read_text())["versions"]["tiny"][0]["refgeo"] == rg.__version__
     table1.plot(rows, tmp_path / "table1.png")
     table1.say(document)
@@ -255,12 +255,12 @@ def test_halves_of_the_batches_agree_as_far_as_the_models_differ():
          "value": size * model[k, 0] + batch[k, j]}
         for name, size in (("clear", 10.0), ("noise", 0.0)) for k in range(60) for j in range(8)
     ]  # fmt: skip
-    found = summary.between_halves(rows)
-    assert list(found) == ["clear @ 0.1", "noise @ 0.1"]
-    assert found["clear @ 0.1"] > 0.9
-    assert abs(found["noise @ 0.1"]) < 0.2
+    result = summary.between_halves(rows)
+    assert list(result) == ["clear @ 0.1", "noise @ 0.1"]
+    assert result["clear @ 0.1"] > 0.9
+    assert abs(result["noise @ 0.1"]) < 0.2
     halves = [[np.mean([batch[k, j] for j in range(k0, 8, 2)]) for k in range(60)] for k0 in (0, 1)]
-    assert found["noise @ 0.1"] == pytest.approx(scipy.stats.kendalltau(*halves).statistic)
+    assert result["noise @ 0.1"] == pytest.approx(scipy.stats.kendalltau(*halves).statistic)
     assert summary.between_halves([row for row in rows if row["batch"] == 0]) == {}
 
 
@@ -274,9 +274,9 @@ def test_sets_of_models_have_a_tau_each(tmp_path):
         for unit in range(3)
         for model, x in enumerate(rng.standard_normal(8))
     ]  # fmt: skip
-    found = summary.by_radius(rows, "gap")["inv"][0.1]
-    assert found["sets"] == 3
-    assert found["tau_a"][0] == pytest.approx(1.0)  # the median of −1, 1, 1
+    result = summary.by_radius(rows, "gap")["inv"][0.1]
+    assert result["sets"] == 3
+    assert result["tau_a"][0] == pytest.approx(1.0)  # the median of −1, 1, 1
 
 
 @pytest.mark.exhaustive
@@ -295,8 +295,8 @@ def test_a_dask_cluster_gives_the_same_table(tmp_path):
     here = runner.run(tiny_tasks(tmp_path / "here"), 1)
     with distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster:
         options = runner.parser("").parse_args(["--cluster", cluster.scheduler_address])
-        there = runner.run(tiny_tasks(tmp_path / "there"), runner.workers(options))
-    assert json.dumps(here) == json.dumps(there)
+        target = runner.run(tiny_tasks(tmp_path / "there"), runner.workers(options))
+    assert json.dumps(here) == json.dumps(target)
 
 
 PROGRAM = """
@@ -425,12 +425,12 @@ def published_table():
 @pytest.mark.parametrize("draw", [0, 1])
 def test_the_published_table_is_that_of_its_models(draw):
     """τ again from the models' numbers, by pairs; and models were trained by the recipes of their index."""
-    rows, found = published_models(f"images-{draw}"), published_table()["populations"][f"images-{draw}"]
-    assert found["models"] == len(rows) == 72
-    assert found["batches"] == protocol.BATCHES
+    rows, result = published_models(f"images-{draw}"), published_table()["populations"][f"images-{draw}"]
+    assert result["models"] == len(rows) == 72
+    assert result["batches"] == protocol.BATCHES
     for outcome in ("gap", "test error", "test loss"):
         checked = set()
-        for measure, by_radius in found[outcome].items():
+        for measure, by_radius in result[outcome].items():
             for radius, numbers in by_radius.items():
                 pairs = np.array([(row[f"{measure} @ {radius}"], row[outcome]) for row in rows])
                 assert numbers["models"] == len(pairs)
@@ -438,7 +438,7 @@ def test_the_published_table_is_that_of_its_models(draw):
                 checked.add((measure, float(radius)))
         fixed = protocol.fixed_radii("images")
         assert checked >= {(name, rho) for name in protocol.NAMES for rho in fixed[name]}
-    for name, (value, *_) in found["others"].items():
+    for name, (value, *_) in result["others"].items():
         assert value == pytest.approx(by_pairs([row[name] for row in rows], [row["gap"] for row in rows]), abs=2e-3)
     for row in rows:
         assert row["gap"] == pytest.approx(row["test error"] - row["train error"])
@@ -453,5 +453,5 @@ def test_the_published_diagonal_networks_can_be_computed_again():
     assert len(rows) == len(again.test_loss)
     assert np.allclose(again.test_loss, [row["test loss"] for row in rows], rtol=1e-3)
     for measure in ("adaptive", "inv"):
-        found = diagonal.worst_case(measure, again.u, again.v, again.X, again.y, 0.1, tight=False)
-        assert np.allclose(found.lower, [row[f"{measure} @ 0.1"] for row in rows], rtol=1e-3)
+        result = diagonal.worst_case(measure, again.u, again.v, again.X, again.y, 0.1, tight=False)
+        assert np.allclose(result.lower, [row[f"{measure} @ 0.1"] for row in rows], rtol=1e-3)

@@ -30,7 +30,7 @@ def tree(name):
 
 def numbers(text):
     """As they are, so that 1e-05 and 0.00001 are one."""
-    return {float(one) for one in re.findall(r"(?<![\w.^])\d+(?:\.\d+)?(?:e-?\d+)?(?![\w^])", text)}
+    return {float(item) for item in re.findall(r"(?<![\w.^])\d+(?:\.\d+)?(?:e-?\d+)?(?![\w^])", text)}
 
 
 def test_every_adapter_is_there_and_short():
@@ -55,9 +55,9 @@ def test_what_is_not_there_is_skipped_with_a_line(monkeypatch, capsys):
     monkeypatch.delenv("REPOSITORIES", raising=False)
     monkeypatch.setattr(released.importlib.util, "find_spec", lambda name: None)
     assert not any(released.is_here(entry["title"], entry["source"]) for entry in page.JUDGED["optimiser"])
-    said = capsys.readouterr().out.splitlines()
-    assert len(said) == len(page.JUDGED["optimiser"])
-    assert all(line.startswith("skipped: ") for line in said)
+    message = capsys.readouterr().out.splitlines()
+    assert len(message) == len(page.JUDGED["optimiser"])
+    assert all(line.startswith("skipped: ") for line in message)
 
 
 def test_a_commit_is_told_of_a_clone_only(tmp_path, monkeypatch):
@@ -82,30 +82,30 @@ def test_recomputed_differences_of_rules_that_are_known():
     def mix(state, G, H, e_G, e_H):
         return state, G - 0.1 * e_G @ np.linalg.inv(H.T @ H), H - 0.1 * e_H @ np.linalg.inv(G.T @ G)
 
-    found = {rule.__name__: recomputed(SimpleNamespace(step=rule)) for rule in (plain, mix)}
-    differences = found["plain"]["differences"]
+    result = {rule.__name__: recomputed(SimpleNamespace(step=rule)) for rule in (plain, mix)}
+    differences = result["plain"]["differences"]
     assert differences["rotations"] < 1e-12
     assert min(differences[kind] for kind in ("scalings", "general", "ill-conditioned")) > 0.01
-    assert max(found["mix"]["differences"].values()) < 1e-10
-    assert [one["from B = 0"] for one in found.values()] == ["moves", "raises"]
+    assert max(result["mix"]["differences"].values()) < 1e-10
+    assert [value["from B = 0"] for value in result.values()] == ["moves", "raises"]
     assert page.group_of(differences)[0] == "rotations"
-    assert page.group_of(found["mix"]["differences"])[0] == "GL(h)"
+    assert page.group_of(result["mix"]["differences"])[0] == "GL(h)"
 
 
 @pytest.mark.parametrize("entry", OPTIMISERS)
 def test_refgeo_and_the_program_without_it_agree(entry):
     """Whether an optimiser is invariant, and under which kinds of matrices it is not."""
-    found = RESULTS["optimisers"][entry["adapter"]]
-    assert page.agree(found), (found["differences"], found["recomputed"])
-    assert found["seeds"][0] == found["seeds"][1]
+    result = RESULTS["optimisers"][entry["adapter"]]
+    assert page.agree(result), (result["differences"], result["recomputed"])
+    assert result["seeds"][0] == result["seeds"][1]
 
 
 def test_a_disagreement_is_seen():
-    one = {"verdict": "WRONG", "differences": {"rotations": 1e-15, "scalings": 0.3}}
-    assert page.agree(one | {"recomputed": {"differences": {"rotations": 1e-9, "scalings": 0.05}}})
-    assert not page.agree(one | {"recomputed": {"differences": {"rotations": 0.1, "scalings": 0.05}}})
-    assert not page.agree(one | {"recomputed": {"differences": {"rotations": 1e-9, "scalings": 1e-9}}})
-    passing = one | {"verdict": "pass", "recomputed": {"differences": {"rotations": 1e-9, "scalings": 0.2}}}
+    item = {"verdict": "WRONG", "differences": {"rotations": 1e-15, "scalings": 0.3}}
+    assert page.agree(item | {"recomputed": {"differences": {"rotations": 1e-9, "scalings": 0.05}}})
+    assert not page.agree(item | {"recomputed": {"differences": {"rotations": 0.1, "scalings": 0.05}}})
+    assert not page.agree(item | {"recomputed": {"differences": {"rotations": 1e-9, "scalings": 1e-9}}})
+    passing = item | {"verdict": "pass", "recomputed": {"differences": {"rotations": 1e-9, "scalings": 0.2}}}
     assert not page.agree(passing)
 
 
@@ -114,16 +114,16 @@ def test_a_disagreement_is_seen():
 
 @pytest.mark.parametrize("name", programs.NAMES)
 def test_a_program_is_short_and_a_mistake_has_all_that_a_maintainer_needs(name):
-    folder, found = programs.HERE / name, programs.answers(name)
+    folder, result = programs.HERE / name, programs.answers(name)
     assert len((folder / "program.py").read_text(encoding="utf-8").splitlines()) <= 40
     repository, versions = programs.needs(name)
     assert repository or versions.keys() - {"torch"}
-    assert bool(found) == programs.is_mistake(name)
-    assert (folder / "issue.md").exists() == ("told_to" in found)
-    if found:
-        assert found.keys() == ANSWERS | ({"told_to"} if found["sign"] != "mended upstream" else set())
-        assert found["sign"] in ("mistake", "mended upstream", "imprecise")
-        assert "read" in found["main"] or re.search(r"\b[0-9a-f]{7}, 20\d\d-\d\d-\d\d", found["main"]), (
+    assert bool(result) == programs.is_mistake(name)
+    assert (folder / "issue.md").exists() == ("told_to" in result)
+    if result:
+        assert result.keys() == ANSWERS | ({"told_to"} if result["sign"] != "mended upstream" else set())
+        assert result["sign"] in ("mistake", "mended upstream", "imprecise")
+        assert "read" in result["main"] or re.search(r"\b[0-9a-f]{7}, 20\d\d-\d\d-\d\d", result["main"]), (
             "commit and date"
         )
         assert "with correction.patch:" in (folder / "printed.txt").read_text(encoding="utf-8")
@@ -144,8 +144,8 @@ def alike(said, seen):
     """The same words, and numbers that are nearly the same; those of rounding only as small."""
     pattern = r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"
     assert re.sub(pattern, "#", said) == re.sub(pattern, "#", seen)
-    for one, other in zip(map(float, re.findall(pattern, said)), map(float, re.findall(pattern, seen)), strict=True):
-        assert one == pytest.approx(other, rel=0.2) or max(one, other) < 5e-3, (said, seen)
+    for item, second in zip(map(float, re.findall(pattern, said)), map(float, re.findall(pattern, seen)), strict=True):
+        assert item == pytest.approx(second, rel=0.2) or max(item, second) < 5e-3, (said, seen)
 
 
 @pytest.mark.exhaustive
@@ -181,7 +181,7 @@ def test_what_is_said_of_a_documentation_stands_there(entry):
         read = RESULTS["optimisers"][entry["adapter"]]["version"]
     else:
         repository, versions = programs.needs(entry["name"])
-        read = None if repository else {name.lower(): one for name, one in versions.items()}[entry["source"].lower()]
+        read = None if repository else {name.lower(): item for name, item in versions.items()}[entry["source"].lower()]
     if version is None or (read is not None and read != version):
         pytest.skip(f"{entry['source']} is not here, or another version")
     root = (Path(os.environ["REPOSITORIES"]) / entry["source"].partition("/")[2] if "/" in entry["source"]
@@ -202,8 +202,8 @@ def test_every_number_of_a_remark_has_a_source(entry):
     if "mistake" in entry:
         sources.append((programs.HERE / entry["mistake"] / "printed.txt").read_text(encoding="utf-8"))
     known = set.union({0.0, 1.0, 2.0}, *map(numbers, sources))
-    found = RESULTS["optimisers"][entry["adapter"]]
-    shares = [*found["differences"].values(), *found["recomputed"].get("differences", {}).values()]
+    result = RESULTS["optimisers"][entry["adapter"]]
+    shares = [*result["differences"].values(), *result["recomputed"].get("differences", {}).values()]
     digits = {float(np.floor(-np.log10(value))) for value in shares if value > 0.0}
     assert numbers(entry.get("remark", "") + entry["options"]) <= known | digits
 
@@ -211,9 +211,11 @@ def test_every_number_of_a_remark_has_a_source(entry):
 def test_the_first_page_says_what_the_table_carries():
     rows = [RESULTS["optimisers"][entry["adapter"]] for entry in page.JUDGED["optimiser"]]
     invariant = sum(page.invariant_under(row).startswith("GL(h)") for row in rows)
-    said = " ".join((HERE.parent.parent / "README.md").read_text(encoding="utf-8").split())
-    assert f"Of {len(rows)} settings of optimisers, {invariant} are invariant under GL(h) to 4 digits or more" in said
-    (manopt,) = (one for name, one in RESULTS["geometries"].items() if name.startswith("Manopt"))
+    message = " ".join((HERE.parent.parent / "README.md").read_text(encoding="utf-8").split())
+    assert (
+        f"Of {len(rows)} settings of optimisers, {invariant} are invariant under GL(h) to 4 digits or more" in message
+    )
+    (manopt,) = (item for name, item in RESULTS["geometries"].items() if name.startswith("Manopt"))
     assert not manopt["wrong"]
 
 
@@ -247,8 +249,8 @@ def test_what_is_said_of_pefts_merges_is_so():
 
     defaults = inspect.signature(peft.tuners.lora.LoraModel.add_weighted_adapter).parameters
     assert defaults["combination_type"].default == "svd"
-    said = " ".join(peft.tuners.lora.LoraModel.add_weighted_adapter.__doc__.split())
-    assert "very rough approximation and should be avoided" in said
+    message = " ".join(peft.tuners.lora.LoraModel.add_weighted_adapter.__doc__.split())
+    assert "very rough approximation and should be avoided" in message
     rng = np.random.default_rng(0)
     factors = [(rng.standard_normal((6, 2)), rng.standard_normal((5, 2))) for _ in range(2)]
     mean = 0.3 * factors[0][0] @ factors[0][1].T + 0.7 * factors[1][0] @ factors[1][1].T

@@ -52,7 +52,7 @@ def sharpness(metric, problem, G, H, rho, order):
         return value, rg.Pair(*grads)
 
     if metric == "adaptive":
-        found = rg.adaptive_sharpness(value_and_grad, rg.Pair(G, H), rho)
+        result = rg.adaptive_sharpness(value_and_grad, rg.Pair(G, H), rho)
     else:
-        found = rg.worst_case_sharpness(value_and_grad, rg.Pair(G, H), _METRICS[metric], rho, order=order)
-    return found.value, tuple(found.maximizer)
+        result = rg.worst_case_sharpness(value_and_grad, rg.Pair(G, H), _METRICS[metric], rho, order=order)
+    return result.value, tuple(result.maximizer)

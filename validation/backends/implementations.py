@@ -121,7 +121,7 @@ def _by_cofactors(F, M):
         return sum((-1) ** j * A[..., 0, j] * determinant(without(A, 0, j)) for j in range(A.shape[-1]))
 
     def without(A, i, j):
-        rows, columns = ([k for k in range(A.shape[-1]) if k != one] for one in (i, j))
+        rows, columns = ([k for k in range(A.shape[-1]) if k != item] for item in (i, j))
         return A[..., rows, :][..., columns]
 
     size = np.abs(S).max(axis=(-2, -1), keepdims=True)
@@ -376,8 +376,8 @@ def _in_python_lists():
         return sum(
             x * y
             for W, a, b in ((W_G, a_G, b_G), (W_H, a_H, b_H))
-            for row, other in zip(times(a, W), b, strict=True)
-            for x, y in zip(row, other, strict=True)
+            for row, second in zip(times(a, W), b, strict=True)
+            for x, y in zip(row, second, strict=True)
         )
 
     def riemannian_gradient(metric, G, H, e_G, e_H):
@@ -454,7 +454,7 @@ def right_backends(only_numpy=False):
 
 def judged(names, profile, dtype, seed):
     """Name of an implementation to the verdict on it; enclosures are shared."""
-    found = {}
+    result = {}
     backends = right_backends()
     for name in names:
         cases = FEW if name in SLOW else None
@@ -463,12 +463,12 @@ def judged(names, profile, dtype, seed):
             if dtype == "float16" and not isinstance(backend, str):  # NumPy has no linear algebra of halves
                 backend = _called_in(backend, np.float32)
             report = rg.check(backend, dtype=dtype, profile=profile, seed=seed, cases=cases)
-        found[name] = {
+        result[name] = {
             "accused": [] if report.passed else report.wrong or ["not passed"],
             "findings": [f"{row} {row.message[:150]}" for row in report.findings],
             "worst": max((row.worst_ratio or 0.0 for row in report.rows if row.kind == "value"), default=0.0),
         }
-    return found
+    return result
 
 
 SLOW = ("complex step", "Python lists", "conjugate gradients", "long doubles", "einsum, dense normal equations")
@@ -505,14 +505,14 @@ def main():
 def report(values, path):
     """All that has been judged so far, as a table; the number of accusations."""
     rows = {}
-    for key, found in values.items():
+    for key, result in values.items():
         profile, dtype, seed = key.split(":")[0].split(", ")
-        for name, verdict in found.items():
+        for name, verdict in result.items():
             row = rows.setdefault((name, profile), {"runs": 0, "accused": 0} | dict.fromkeys(DTYPES, 0.0))
             row["runs"] += 1
             row["accused"] += bool(verdict["accused"])
             row[dtype] = max(row[dtype], verdict["worst"])
-            for line in [f"WRONG {one}" for one in verdict["accused"]] + verdict["findings"]:
+            for line in [f"WRONG {item}" for item in verdict["accused"]] + verdict["findings"]:
                 experiment.console.print(f"{name}, {dtype}, {seed}: {line}", soft_wrap=True, highlight=False)
     header = ["implementation", "profile", "runs", "accused", "worst ratio, float64", *DTYPES[1:]]
     lines = [

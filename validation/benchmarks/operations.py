@@ -113,7 +113,7 @@ def first_call(shape):
 
 def row_of_operations(name, shape, rounds):
     durations = durations_of(operations(METRICS[name], shape), rounds)
-    shown = (f"{ratio(durations, one, PRODUCTS):.1f}" if one in durations else "–" for one in SHOWN)
+    shown = (f"{ratio(durations, item, PRODUCTS):.1f}" if item in durations else "–" for item in SHOWN)
     return [f"{METRICS[name].name}, {shape}", *shown]
 
 

@@ -51,10 +51,10 @@ def _index() -> str:
     """Every public name with the first sentence about it."""
     rows = []
     for name in refgeo.__all__:
-        found = getattr(refgeo, name)
-        sentence = " ".join((inspect.getdoc(found) or "").split("\n\n")[0].split()).replace("|", "\\|")
+        result = getattr(refgeo, name)
+        sentence = " ".join((inspect.getdoc(result) or "").split("\n\n")[0].split()).replace("|", "\\|")
         sentence = re.sub(r":math:`(.*?)`", r"\\(\1\\)", sentence)
-        target = found.__name__ if inspect.ismodule(found) else f"refgeo.{name}"
+        target = result.__name__ if inspect.ismodule(result) else f"refgeo.{name}"
         linked = name in ("conformance", "exact", "networks")
         rows.append(f"| `rg.{name}` | {sentence} |" if linked else f"| [`rg.{name}`][{target}] | {sentence} |")
     head = "# All names\n\n`import refgeo as rg`; every name loads on first use.\n\n| | |\n|---|---|\n"

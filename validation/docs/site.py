@@ -42,7 +42,7 @@ def served(folder):
 
 def too_wide(browser, address, pages):
     """Pages that scroll sideways."""
-    found = []
+    result = []
     for width in SIZES:
         for scheme in SCHEMES:
             context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
@@ -50,9 +50,9 @@ def too_wide(browser, address, pages):
             for name in pages:
                 page.goto(address + name)
                 if page.evaluate(WIDE) > width:
-                    found.append(f"{name or 'index'} is {page.evaluate(WIDE)} pixels wide at {width}, {scheme}")
+                    result.append(f"{name or 'index'} is {page.evaluate(WIDE)} pixels wide at {width}, {scheme}")
             context.close()
-    return found
+    return result
 
 
 def pasted(browser, address, name):
@@ -117,8 +117,8 @@ def main():
     parser.add_argument("--chromium", help="default: playwright's own")
     options = parser.parse_args()
     address = served(options.site)
-    found = sorted(str(file.parent.relative_to(options.site)) + "/" for file in options.site.rglob("index.html"))
-    pages = ["" if name == "./" else name for name in found]
+    result = sorted(str(file.parent.relative_to(options.site)) + "/" for file in options.site.rglob("index.html"))
+    pages = ["" if name == "./" else name for name in result]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=options.chromium, args=["--no-sandbox"])
         failures = too_wide(browser, address, pages)

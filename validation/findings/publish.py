@@ -51,9 +51,9 @@ def published(source: Path) -> dict[str, Any]:
 def rounded(value: Any, digits: int = 4) -> Any:
     """All numbers of a document to so many digits."""
     if isinstance(value, dict):
-        return {name: rounded(one, digits) for name, one in value.items()}
+        return {name: rounded(item, digits) for name, item in value.items()}
     if isinstance(value, list):
-        return [rounded(one, digits) for one in value]
+        return [rounded(item, digits) for item in value]
     return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
@@ -63,8 +63,8 @@ def by_model(rows: list[Row]) -> list[Row]:
     chosen = first if len({row["model"] for row in first}) > 1 else rows
     measures = {measure_at(row) for row in chosen}
     return [
-        {name: rounded(value, 6) if name in measures else value for name, value in one.items()}
-        for one in runner.by_model(chosen, measure_at)
+        {name: rounded(value, 6) if name in measures else value for name, value in item.items()}
+        for item in runner.by_model(chosen, measure_at)
     ]
 
 
@@ -89,12 +89,12 @@ def page_table(document: dict[str, Any], population: str) -> str:
     measured = {name: radii for name, radii in protocol.fixed_radii(population).items() if name in first["gap"]}
     for measure, radii in measured.items():
         for increase, rho in zip(protocol.INCREASES, radii, strict=True):
-            here, there = (found["gap"][measure][f"{rho:g}"] for found in (first, second))
+            here, target = (result["gap"][measure][f"{rho:g}"] for result in (first, second))
             paper = PAPER[population].get(measure)
             rows.append([
                 f"{measure}, {increase:g}", "" if paper is None else signed(paper),
-                *(str(Estimate(*of["tau_a"])) for of in (here, there)),
-                *(str(Estimate(*of["given"])) for of in (here, there) if of["given"]),
+                *(str(Estimate(*of["tau_a"])) for of in (here, target)),
+                *(str(Estimate(*of["given"])) for of in (here, target) if of["given"]),
             ])  # fmt: skip
     for name in (name for name in first["others"] if name.split()[0] not in ("test", "challenge")):
         taus = (str(Estimate(*of["others"][name])) for of in (first, second))

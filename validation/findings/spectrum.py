@@ -86,8 +86,8 @@ def is_found(value: dict[str, Any]) -> bool:
 
 def change(values: dict[str, dict[str, Any]], kind: str, scales: list[float]) -> float:
     """The largest of the largest eigenvalues along the orbit by the smallest."""
-    found = [value["largest"][0] for scale in scales if is_found(value := values[f"{kind} a={scale:g}"])]
-    return float(max(found) / min(found))
+    result = [value["largest"][0] for scale in scales if is_found(value := values[f"{kind} a={scale:g}"])]
+    return float(max(result) / min(result))
 
 
 def plot(tables: dict[str, dict[str, dict[str, Any]]], path: Path) -> None:
@@ -97,12 +97,12 @@ def plot(tables: dict[str, dict[str, dict[str, Any]]], path: Path) -> None:
     for ax, (name, values) in zip(axes[0], tables.items(), strict=True):
         scales = sorted({float(key.split("=")[1]) for key in values})
         for kind in KINDS:
-            found = [scale for scale in scales if is_found(values[f"{kind} a={scale:g}"])]
-            rows = np.array([values[f"{kind} a={scale:g}"]["largest"] for scale in found])
+            result = [scale for scale in scales if is_found(values[f"{kind} a={scale:g}"])]
+            rows = np.array([values[f"{kind} a={scale:g}"]["largest"] for scale in result])
             for i, row in enumerate(rows.T):
                 label = kind if i == 0 else None
                 ax.loglog(
-                    found, row, "o-", ms=3.5, lw=1.4, color=experiment.COLOURS[kind], alpha=1 - 0.25 * i, label=label
+                    result, row, "o-", ms=3.5, lw=1.4, color=experiment.COLOURS[kind], alpha=1 - 0.25 * i, label=label
                 )
         ax.set_title(name)
         ax.set_xlabel("a: heads moved by a · Gaussian")

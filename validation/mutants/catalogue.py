@@ -250,9 +250,9 @@ def gamma_terms(signs, sums=(symmetrised,) * 3):
     def broken(metric, G, H, a_G, a_H, b_G, b_H):
         S, T_ = T(G) @ G, T(H) @ H
         parts = []
-        for own, other in ((0, 1), (1, 0)):
+        for own, second in ((0, 1), (1, 0)):
             F, a, b = (G, H), (a_G, a_H), (b_G, b_H)
-            at = own if metric == "inv" else other
+            at = own if metric == "inv" else second
             W = np.linalg.inv((S, T_)[at])
             products = T(b[at]) @ F[at], T(a[at]) @ F[at], T(a[at]) @ b[at]
             M_b, M_a, M = (total(x) for total, x in zip(sums, products, strict=True))
@@ -282,8 +282,8 @@ def last_block_forgotten(function):
 def first_block_everywhere(metric, G, H, e_G, e_H):
     """The Gram matrices of the first block for all of them."""
     first = (0,) * (G.ndim - 2)
-    one = right("riemannian_gradient", metric, G[first], H[first], *(e.reshape(-1, e.shape[-1]) for e in (e_G, e_H)))
-    return tuple(x.reshape(e.shape) for x, e in zip(one, (e_G, e_H), strict=True))
+    item = right("riemannian_gradient", metric, G[first], H[first], *(e.reshape(-1, e.shape[-1]) for e in (e_G, e_H)))
+    return tuple(x.reshape(e.shape) for x, e in zip(item, (e_G, e_H), strict=True))
 
 
 def writes_to_its_input(metric, G, H, v_G, v_H):
@@ -492,15 +492,15 @@ def features(scene, operation):
     vectors = scene.inputs(operation)
     first = vectors[-1 if operation.name == "riemannian_hessian" else 0]
     size, length = np.linalg.norm, space.norm(first)
-    found = {
+    result = {
         "h": h, "n": n, "m": m, "the number of blocks": math.prod(blocks),
         "the number of leading dimensions": len(blocks), "max(n, m)": max(n, m), "n − m": n - m, "|n − m|": abs(n - m),
         "n − h": n - h, "m − h": m - h, "the exponent of 2 in h": (h & -h).bit_length() - 1,
         "the exponent of 2 in n": (n & -n).bit_length() - 1,
     }  # fmt: skip
     if operation.extra:
-        found |= {"t": scene.t, "|t|": abs(scene.t)}
-    found |= {
+        result |= {"t": scene.t, "|t|": abs(scene.t)}
+    result |= {
         "κ": np.max(scene.condition),
         "the spread of κ between blocks": max(_spread(s[..., 0] / s[..., -1]) for s in singular),
         "the size of G": size(G),
@@ -517,10 +517,10 @@ def features(scene, operation):
         "the number of zero rows": sum(np.sum(~np.any(x, axis=-1)) for x in (G, H)),
     }
     if operation.inputs[0].type == "vector" and np.all(length > 0.0):
-        found["the vertical share of the vector"] = np.max(space.norm(space.vertical_projection(first)) / length)
+        result["the vertical share of the vector"] = np.max(space.norm(space.vertical_projection(first)) / length)
     if len(vectors) == 2 and all(map(_size, vectors)):
-        found |= _of_two_vectors(space, *vectors)
-    return {name: 0.0 if abs(x) < 1e-14 else float(x) for name, x in found.items() if not np.isnan(x)}
+        result |= _of_two_vectors(space, *vectors)
+    return {name: 0.0 if abs(x) < 1e-14 else float(x) for name, x in result.items() if not np.isnan(x)}
 
 
 def _of_two_vectors(space, a, b):
@@ -571,13 +571,13 @@ def features_at(target, metric, arguments):
 @functools.cache
 def values_of(target):
     """By feature, its values in the profile, sorted."""
-    found = {}
+    result = {}
     for point in Points().all_points("inv"):
         scene = point.make()
         if scene.dtype == "float64":
             for name, value in features(scene, operation_of(target)).items():
-                found.setdefault(name, []).append(value)
-    return {name: sorted(x for x in values if np.isfinite(x)) for name, values in found.items()}
+                result.setdefault(name, []).append(value)
+    return {name: sorted(x for x in values if np.isfinite(x)) for name, values in result.items()}
 
 
 def wrong_where(target, name, share):
@@ -742,8 +742,8 @@ def matrix():
     """(operation, what is wrong with it, the backend, the rule of the contract that it breaks)."""
     for target in TARGETS:
         for name, share in features_of(target):
-            said = f"{name} {'above' if share > 0 else 'below'}"
-            yield target, said, functools.partial(wrong_where, target, name, share), None
+            message = f"{name} {'above' if share > 0 else 'below'}"
+            yield target, message, functools.partial(wrong_where, target, name, share), None
         for name in MEMORY:
             yield target, name, functools.partial(wrong_in_memory, target, name), None
         for name in STRIDES:
@@ -772,11 +772,11 @@ def judge_cell(cell):
         complaints = [] if rule in caught else [f"{rule} passes"]
         return [*complaints, *(f"{row} is called wrong" for row in report.wrong)], ""
     metrics = {name.split("[")[1] for name in report.wrong}
-    said = next((row.differs or row.diagnosis for row in report.failures), "")
+    message = next((row.differs or row.diagnosis for row in report.failures), "")
     complaints = (
         [] if metrics == {"inv]", "mix]"} else [f"caught for {sorted(metrics)} only" if metrics else "not caught"]
     )
-    return complaints, said
+    return complaints, message
 
 
 def judge(mutant):
@@ -814,9 +814,11 @@ def main():
     jobs += [] if options.catalogue else [(_matrix_row, i) for i in range(sum(1 for _ in matrix()))]
     start, failed = time.perf_counter(), 0
     with concurrent.futures.ProcessPoolExecutor(options.workers) as pool:
-        for function, name, complaints, said in pool.map(_row, jobs, chunksize=4):
+        for function, name, complaints, message in pool.map(_row, jobs, chunksize=4):
             failed += bool(complaints)
-            print(f"{'ok  ' if not complaints else 'FAIL'} {function:22s} {name:48s} {said}", *complaints, flush=True)
+            print(
+                f"{'ok  ' if not complaints else 'FAIL'} {function:22s} {name:48s} {message}", *complaints, flush=True
+            )
     share = 100.0 * (1.0 - failed / len(jobs))
     print(f"{len(jobs)} mistakes, {share:.1f}% caught as they should be, {time.perf_counter() - start:.0f} s")
     return int(failed > 0)

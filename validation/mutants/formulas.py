@@ -93,24 +93,24 @@ def mutants():
         for place, node in enumerate(expressions):
             if _is_relaxed(node):
                 continue
-            for what, replacement in changes(node):
+            for kind, replacement in changes(node):
                 changed = _At(place, copy.deepcopy(replacement)).visit(copy.deepcopy(bare))
                 text = ast.unparse(ast.fix_missing_locations(changed))
-                yield function.name, node.lineno, what, "\n\n".join([*pieces[:i], text, *pieces[i + 1 :]])
+                yield function.name, node.lineno, kind, "\n\n".join([*pieces[:i], text, *pieces[i + 1 :]])
 
 
 def _in_order(function):
     """Expressions as `_At` meets them."""
-    found = []
+    result = []
 
     class Collect(ast.NodeTransformer):
         def generic_visit(self, node):
             if isinstance(node, ast.expr):
-                found.append(node)
+                result.append(node)
             return super().generic_visit(node)
 
     Collect().visit(copy.deepcopy(function))
-    return found
+    return result
 
 
 def _is_relaxed(node):
@@ -120,15 +120,15 @@ def _is_relaxed(node):
 
 def results(functions):
     """All functions at random points, of both metrics."""
-    rng, found = np.random.default_rng(0), []
+    rng, actual = np.random.default_rng(0), []
     for batch, n, m, h in (((), 7, 5, 3), ((2,), 4, 4, 2), ((3,), 3, 3, 3)):
         for metric, name in itertools.product(("inv", "mix"), FUNCTIONS):
             count = 1 + len(OPERATIONS[name].vectors)
             arrays = [rng.standard_normal((*batch, rows, h)) for _ in range(count) for rows in (n, m)]
             for extra in ((0.7, 1), (0.7, 2)) if name == "geodesic" else ((),):
                 result = functions[name](metric, *arrays, *extra)
-                found += list(result) if isinstance(result, tuple) else [result]
-    return found
+                actual += list(result) if isinstance(result, tuple) else [result]
+    return actual
 
 
 def is_equal(source):
@@ -144,17 +144,17 @@ def is_equal(source):
 
 def judge(mutant):
     """What the referee says: (function, line, what, outcome, explanation)."""
-    name, line, what, source = mutant
+    name, line, kind, source = mutant
     if is_equal(source):
-        return name, line, what, "equal", ""
+        return name, line, kind, "equal", ""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "mutant.py"
         file.write_text(source, encoding="utf-8")
         report = rg.check(str(file), cases=CASES)
     rows = [row for row in report.failures if row.kind == "value"]
-    said = next((row.differs or row.diagnosis or row.message for row in rows), "")
+    message = next((row.differs or row.diagnosis or row.message for row in rows), "")
     read = any(row.yours for row in rows)
-    return name, line, what, "WRONG, read" if read else "WRONG" if report.wrong else "MISSED", said
+    return name, line, kind, "WRONG, read" if read else "WRONG" if report.wrong else "MISSED", message
 
 
 CASES = ("5x4x2", "3-5x4x3", "7x4x1", "10x9x4", "4x4x4", "5x4x3/k3/t=-2", "5x4x3/k30")
@@ -167,9 +167,9 @@ def main():
     options = parser.parse_args()
     jobs, start, outcomes = list(mutants())[:: options.every], time.perf_counter(), []
     with concurrent.futures.ProcessPoolExecutor(options.workers) as pool:
-        for found in pool.map(judge, jobs, chunksize=2):
-            outcomes.append(found[3])
-            print(f"{found[3]:12s} {found[0]}:{found[1]} {found[2]:26s} {found[4][:150]}", flush=True)
+        for result in pool.map(judge, jobs, chunksize=2):
+            outcomes.append(result[3])
+            print(f"{result[3]:12s} {result[0]}:{result[1]} {result[2]:26s} {result[4][:150]}", flush=True)
     counts = {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))}
     print(f"{len(jobs)} changes: {counts}, {time.perf_counter() - start:.0f} s")
     return int("MISSED" in outcomes)

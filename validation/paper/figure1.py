@@ -44,12 +44,12 @@ def measure(points: int) -> dict[str, Any]:
     axis = np.linspace(-RANGE, RANGE, points)
     G, H = np.meshgrid(axis, axis)
     along = np.geomspace(0.2, 5.0, points)
-    found: dict[str, Any] = {"axis": axis.tolist(), "x": x.tolist(), "y": y.tolist(), "grid": {}, "variation": {}}
+    result: dict[str, Any] = {"axis": axis.tolist(), "x": x.tolist(), "y": y.tolist(), "grid": {}, "variation": {}}
     for name, quantity in QUANTITIES.items():
-        found["grid"][name] = quantity(G, H, x, y).tolist()
+        result["grid"][name] = quantity(G, H, x, y).tolist()
         values = np.abs([quantity(along, P / along, x, y) for P in (-2.0, -0.5, 0.3, 2.0)])
-        found["variation"][name] = float(np.max(values.max(axis=1) / values.min(axis=1) - 1.0))
-    return found
+        result["variation"][name] = float(np.max(values.max(axis=1) / values.min(axis=1) - 1.0))
+    return result
 
 
 def plot(found: dict[str, Any], names: list[str], path: Path) -> None:
@@ -83,11 +83,11 @@ def main() -> None:
     options = experiment.parser(__doc__).parse_args()
     points = 61 if options.quick else 201
     results = experiment.Results(options.out / "toy.json", {"points": points})
-    found = results.measure("found", lambda: measure(points))
+    result = results.measure("found", lambda: measure(points))
     for name, names in FIGURES.items():
-        plot(found, names, options.out / f"{name}.png")
-    riemannian = max(found["variation"][name] for name in QUANTITIES if name == "loss" or name.startswith("Riem"))
-    euclidean = [1 + found["variation"][name] for name in QUANTITIES if name.startswith("Euclid")]
+        plot(result, names, options.out / f"{name}.png")
+    riemannian = max(result["variation"][name] for name in QUANTITIES if name == "loss" or name.startswith("Riem"))
+    euclidean = [1 + result["variation"][name] for name in QUANTITIES if name.startswith("Euclid")]
     experiment.console.print(
         f"along hyperbolas GH = const the loss and the Riemannian quantities vary by at most {riemannian:.0e} (the "
         f"paper: not at all), the Euclidean gradient norm by a factor {euclidean[0]:.1f} and the Euclidean Hessian "

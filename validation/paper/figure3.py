@@ -74,17 +74,17 @@ def printed_35(u: Any, v: Any, X: Any, y: Any, rho: Any) -> Any:
 
 def cell(setting: dict[str, Any], seed: int, radii: Sequence[float]) -> dict[str, Any]:
     """One set of networks: τ of everything for every radius."""
-    found = network_set(Setting(**setting), seed)
-    result: dict[str, Any] = {"trained": found.trained}
-    if len(found.test_loss) < FEWEST:
+    actual = network_set(Setting(**setting), seed)
+    result: dict[str, Any] = {"trained": actual.trained}
+    if len(actual.test_loss) < FEWEST:
         return result
-    network = found.u, found.v, found.X, found.y
+    network = actual.u, actual.v, actual.X, actual.y
     rho = np.array(radii)[:, None]
 
     def tau(values: Any) -> list[float]:
-        return [statistics.tau_a(row, found.test_loss) for row in values]
+        return [statistics.tau_a(row, actual.test_loss) for row in values]
 
-    result |= {"test loss": [float(found.test_loss.min()), float(found.test_loss.max())], "tau": {}, "bounds": {}}
+    result |= {"test loss": [float(actual.test_loss.min()), float(actual.test_loss.max())], "tau": {}, "bounds": {}}
     for name in PAPER:
         certified = diagonal.worst_case(name, *network, rho, n_starts=0, tight=False)
         result["tau"][name] = tau(certified.lower)
@@ -103,11 +103,11 @@ def portrait(seed: int, rho: float, n_iter: int) -> dict[str, Any]:
     trained = network_set(REFERENCE, seed)
     result: dict[str, Any] = {"seed": seed, "rho": rho, "test loss": trained.test_loss.tolist()}
     for name in PAPER:
-        found = diagonal.worst_case(name, trained.u, trained.v, trained.X, trained.y, rho)
+        actual = diagonal.worst_case(name, trained.u, trained.v, trained.X, trained.y, rho)
         searched = [
             auto_pgd(name, u, v, trained.X, trained.y, rho, n_iter) for u, v in zip(trained.u, trained.v, strict=True)
         ]
-        result[name] = {"lower": found.lower.tolist(), "upper": found.upper.tolist(), "Auto-PGD": searched}
+        result[name] = {"lower": actual.lower.tolist(), "upper": actual.upper.tolist(), "Auto-PGD": searched}
     return result
 
 
@@ -141,18 +141,19 @@ def summarised(settings: Sequence[Setting], cells: list[dict[str, Any]], radii: 
     by_setting = np.array(cells, dtype=object).reshape(len(settings), -1)
     table = {}
     for setting, row in zip(settings, by_setting, strict=True):
-        sets = [found for found in row if "tau" in found]
+        sets = [result for result in row if "tau" in result]
         table[called(setting)] = {
             "sets": len(sets),
-            "trained": float(np.mean([found["trained"] for found in row])),
+            "trained": float(np.mean([result["trained"] for result in row])),
             "tau": {
-                name: [list(statistics.median([found["tau"][name][i] for found in sets])) for i in range(len(radii))]
+                name: [list(statistics.median([result["tau"][name][i] for result in sets])) for i in range(len(radii))]
                 for name in MEASURES
                 if sets
             },
             "decided": {
                 name: [
-                    float(np.median([found["bounds"][name]["decided"][i] for found in sets])) for i in range(len(radii))
+                    float(np.median([result["bounds"][name]["decided"][i] for result in sets]))
+                    for i in range(len(radii))
                 ]
                 for name in PAPER
                 if sets
@@ -163,7 +164,7 @@ def summarised(settings: Sequence[Setting], cells: list[dict[str, Any]], radii: 
 
 def median_set(cells: Sequence[dict[str, Any]], radius: int) -> int:
     """The set whose τ of adaptive sharpness is the (lower) median."""
-    taus = {seed: found["tau"]["adaptive"][radius] for seed, found in enumerate(cells) if "tau" in found}
+    taus = {seed: result["tau"]["adaptive"][radius] for seed, result in enumerate(cells) if "tau" in result}
     return sorted(taus, key=lambda seed: taus[seed])[(len(taus) - 1) // 2]
 
 
@@ -180,11 +181,11 @@ def reached(table: dict[str, Any], measure: str, value: float, radii: Sequence[f
 def closest(table: dict[str, Any], measures: Sequence[str], radii: Sequence[float]) -> str:
     """Where three measures are nearest to the paper's three numbers, and how near."""
     places = []
-    there = {setting: row for setting, row in table.items() if row["sets"]}
-    for (setting, row), (i, radius) in itertools.product(there.items(), enumerate(radii)):
-        found = [row["tau"][measure][i][0] for measure in measures]
-        distance = max(abs(value - paper) for value, paper in zip(found, PAPER.values(), strict=True))
-        places.append((distance, f"{', '.join(f'{value:+.2f}' for value in found)} ({setting}, ρ {radius:g})"))
+    target = {setting: row for setting, row in table.items() if row["sets"]}
+    for (setting, row), (i, radius) in itertools.product(target.items(), enumerate(radii)):
+        result = [row["tau"][measure][i][0] for measure in measures]
+        distance = max(abs(value - paper) for value, paper in zip(result, PAPER.values(), strict=True))
+        places.append((distance, f"{', '.join(f'{value:+.2f}' for value in result)} ({setting}, ρ {radius:g})"))
     return min(places)[1]
 
 

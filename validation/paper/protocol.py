@@ -78,15 +78,15 @@ def radii(rows: Sequence[Row]) -> dict[str, list[float]]:
     ValueError
         The grid does not reach an increase.
     """
-    found, grid = {}, sorted({row["rho"] for row in rows})
+    result, grid = {}, sorted({row["rho"] for row in rows})
     for name in NAMES:
         of = [row for row in rows if row["measure"] == name]
         medians = [float(np.median([row["value"] for row in of if row["rho"] == rho])) for rho in grid]
         if not min(medians) <= min(INCREASES) < max(INCREASES) <= max(medians):
             raise ValueError(f"{name}: increases from {min(medians):.3g} to {max(medians):.3g} at ρ from {grid[0]:.3g}")
         rising = np.maximum.accumulate(np.log(np.maximum(medians, 1e-12)))
-        found[name] = [float(f"{np.exp(np.interp(np.log(one), rising, np.log(grid))):.3g}") for one in INCREASES]
-    return found
+        result[name] = [float(f"{np.exp(np.interp(np.log(item), rising, np.log(grid))):.3g}") for item in INCREASES]
+    return result
 
 
 def fixed_radii(population: str) -> dict[str, list[float]]:
@@ -127,28 +127,28 @@ def predicting(population: str, populations: Mapping[str, Any]) -> dict[str, Any
     if any(of.get(name, {}).get(rho, {}).get("models") != MODELS[population] for of in both for name, rho in tests):
         return {}
     corrected = [holm([of[name][rho]["p"] for name, rho in tests]) for of in both]
-    found = {}
+    result = {}
     for (name, rho), *p in zip(tests, *corrected, strict=True):
-        found[f"{name} @ {rho}"] = {"p, Holm": p, "verdict": verdict([of[name][rho] for of in both], p)}
+        result[f"{name} @ {rho}"] = {"p, Holm": p, "verdict": verdict([of[name][rho] for of in both], p)}
         if name != NAMES[0]:
             increase = f"{INCREASES[fixed_radii(population)[name].index(float(rho))]:g}"
             beside = [np.sign(PAPER[population][name]) * np.array(of["minus adaptive"][increase][name]) for of in draws]
-            found[f"{name} @ {rho}"]["better than adaptive"] = all(bool(min(one) > 0.0) for one in beside)
-    return found
+            result[f"{name} @ {rho}"]["better than adaptive"] = all(bool(min(item) > 0.0) for item in beside)
+    return result
 
 
 def minus_adaptive(population: str, rows: Sequence[Row]) -> dict[str, dict[str, list[float]]]:
     """τ with the gap of each other measure minus that of adaptive sharpness, at the same increase of the loss; of those
     that all models have.
     """
-    models, fixed, found = by_model(rows, measure_at), fixed_radii(population), {}
-    gap = [one["gap"] for one in models]
+    models, fixed, result = by_model(rows, measure_at), fixed_radii(population), {}
+    gap = [item["gap"] for item in models]
     for k, increase in enumerate(INCREASES):
-        values = {name: [one.get(f"{name} @ {of[k]:g}", np.nan) for one in models] for name, of in fixed.items()}
-        there = {name: of for name, of in values.items() if np.isfinite(of).all()}
-        if NAMES[0] in there:
-            found[f"{increase:g}"] = {name: list(one) for name, one in differences(there, gap, of=NAMES[0]).items()}
-    return found
+        values = {name: [item.get(f"{name} @ {of[k]:g}", np.nan) for item in models] for name, of in fixed.items()}
+        target = {name: of for name, of in values.items() if np.isfinite(of).all()}
+        if NAMES[0] in target:
+            result[f"{increase:g}"] = {name: list(item) for name, item in differences(target, gap, of=NAMES[0]).items()}
+    return result
 
 
 def verdict(rows: Sequence[Mapping[str, Any]], p: Sequence[float]) -> str:
@@ -188,14 +188,14 @@ def main() -> None:
     results = experiment.Results(out / f"radii-{options.population}.json", {"grid": GRID, "effort": asdict(Effort())})
     measured = results.measure_all(rows_of_checkpoint, tasks, options.workers, "radii")
     rows = [row for part in measured for row in part]
-    found = {
+    result = {
         "plan": PLAN,
         "increases": INCREASES,
         "radii": fixed["radii"] | {options.population: radii(rows)},
         "versions": fixed["versions"] | {options.population: experiment.versions()},
     }
-    write_text(PLACE, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-    experiment.console.print(found["radii"][options.population])
+    write_text(PLACE, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    experiment.console.print(result["radii"][options.population])
 
 
 if __name__ == "__main__":

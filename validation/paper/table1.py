@@ -80,7 +80,7 @@ def described(rows: Sequence[Row]) -> dict[str, Any]:
         if kind_of(name) in protocol.POPULATIONS:
             populations[name]["minus adaptive"] = protocol.minus_adaptive(kind_of(name), part)
     predicts = {name: protocol.predicting(name, populations) for name in protocol.POPULATIONS}
-    return {"populations": populations, "predicts": {name: found for name, found in predicts.items() if found}}
+    return {"populations": populations, "predicts": {name: result for name, result in predicts.items() if result}}
 
 
 def _described(rows: Sequence[Row]) -> dict[str, Any]:
@@ -103,13 +103,13 @@ def _described(rows: Sequence[Row]) -> dict[str, Any]:
 
 def settings_of(chosen: Sequence[Task]) -> dict[str, Row]:
     """Of each population, those of all its tasks, with the radii of each measure."""
-    found: dict[str, Row] = {}
+    result: dict[str, Row] = {}
     for task in chosen:
         settings = dict(task.settings)
         names, radii = settings.pop("measures"), settings.pop("radii")
-        whole = found.setdefault(task.population.name, {**settings, "unit": "each", "measures": {}})
+        whole = result.setdefault(task.population.name, {**settings, "unit": "each", "measures": {}})
         whole["measures"] |= dict.fromkeys(names, radii)
-    return found
+    return result
 
 
 def study(chosen: Sequence[Task], out: Path, workers: Workers) -> dict[str, Any]:
@@ -139,20 +139,20 @@ def kind_of(population: str) -> str:
 
 def say(document: dict[str, Any]) -> None:
     """The table, as text."""
-    for population, found in document["populations"].items():
-        missing = f", {found['without a number']} without a number" * bool(found["without a number"])
-        told = "; ".join(f"{name} {Estimate(*tau)}" for name, tau in found["others"].items())
+    for population, result in document["populations"].items():
+        missing = f", {result['without a number']} without a number" * bool(result["without a number"])
+        message = "; ".join(f"{name} {Estimate(*tau)}" for name, tau in result["others"].items())
         experiment.console.print(
-            f"{population}: {found['models']} models{missing}", told and f"; τ with the gap: {told}"
+            f"{population}: {result['models']} models{missing}", message and f"; τ with the gap: {message}"
         )
         shown = Table(
             "measure", "ρ", "τ with the gap", "p, uncorrected", f"given the {summary.GIVEN}", "test error", "the paper"
         )
-        for measure, by_radius in found["gap"].items():
+        for measure, by_radius in result["gap"].items():
             for rho, numbers in by_radius.items():
                 if not numbers["models"]:
                     continue
-                error = found.get("test error", {}).get(measure, {}).get(rho)
+                error = result.get("test error", {}).get(measure, {}).get(rho)
                 paper = PAPER.get(kind_of(population), {}).get(measure)
                 given = numbers["given"]
                 shown.add_row(
@@ -163,11 +163,11 @@ def say(document: dict[str, Any]) -> None:
                 )  # fmt: skip
         experiment.console.print(shown)
     for population, by_measure in document["predicts"].items():
-        told = ", ".join(
-            f"{name} {found['verdict']}" + " and is better than adaptive" * found.get("better than adaptive", False)
-            for name, found in by_measure.items()
+        message = ", ".join(
+            f"{name} {result['verdict']}" + " and is better than adaptive" * result.get("better than adaptive", False)
+            for name, result in by_measure.items()
         )
-        experiment.console.print(f"{population}: by the plan, {told}")
+        experiment.console.print(f"{population}: by the plan, {message}")
 
 
 def plot(rows: Sequence[Row], place: Path) -> None:
@@ -186,8 +186,8 @@ def plot(rows: Sequence[Row], place: Path) -> None:
                 continue
             rho = max(row["rho"] for row in of)
             models = runner.by_model([row for row in of if row["rho"] == rho], lambda row: "sharpness")
-            x, y = (np.array([one[name] for one in models]) for name in ("sharpness", "gap"))
-            colours = [np.log10(one.get(summary.GIVEN, np.nan)) for one in models] if is_coloured else None
+            x, y = (np.array([item[name] for item in models]) for name in ("sharpness", "gap"))
+            colours = [np.log10(item.get(summary.GIVEN, np.nan)) for item in models] if is_coloured else None
             drawn = panel.scatter(x, y, c=colours, s=12)
             panel.set_xscale("log" if 0.0 < 10.0 * x.min() < x.max() else "linear")
             panel.xaxis.set_minor_formatter("")

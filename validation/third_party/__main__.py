@@ -70,8 +70,8 @@ def optimiser(entry, seeds):
     laws = [row for report in reports for row in report.rows if row.check == "step.invariant"]
     rows = {row.check: row for row in reports[0].rows}
     differences = {}
-    for one in (one for law in laws for one in law.measurements if one.decisive):
-        differences[one.subject] = max(differences.get(one.subject, 0.0), one.relative_error)
+    for item in (item for law in laws for item in law.measurements if item.decisive):
+        differences[item.subject] = max(differences.get(item.subject, 0.0), item.relative_error)
     command = [sys.executable, "-W", "ignore", "-m", "validation.third_party.recomputed", entry["adapter"], dtype]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return {
@@ -87,12 +87,13 @@ def optimiser(entry, seeds):
 
 def geometry(reports):
     """What is seen of values, over some seeds."""
-    values = [one for report in reports for one in report.rows if one.kind == "value" and one.points]
+    values = [item for report in reports for item in report.rows if item.kind == "value" and item.points]
     wrong = sorted({name for report in reports for name in report.wrong})
     return {
-        "operations": sorted({str(one) for one in values}),
+        "operations": sorted({str(item) for item in values}),
         "wrong": wrong,
-        "digits": round(min((one.digits_kept for one in values if one.digits_kept is not None), default=0.0), 1) + 0.0,
+        "digits": round(min((item.digits_kept for item in values if item.digits_kept is not None), default=0.0), 1)
+        + 0.0,
         "seeds": len(reports),
     }
 
@@ -110,8 +111,8 @@ def manopt(seeds):
             files = [folder, f"{scratch}/inputs.json", f"{scratch}/results.json"]
             subprocess.run(["octave", "--no-gui", "-q", str(HERE / "manopt.m"), *files], check=True)
             reports.append(vectors.grade(scratch, f"{scratch}/results.json"))
-    said = re.search(r"version = \[([\d, ]+)\]", (Path(folder) / "manopt_version.m").read_text(encoding="utf-8"))
-    version = ".".join(said.group(1).replace(",", " ").split()) if said else ""
+    message = re.search(r"version = \[([\d, ]+)\]", (Path(folder) / "manopt_version.m").read_text(encoding="utf-8"))
+    version = ".".join(message.group(1).replace(",", " ").split()) if message else ""
     return {"version": version} | geometry(reports)
 
 
@@ -129,20 +130,22 @@ def _optimiser(entry, seeds):  # in a process of its own
 
 def judge(results, chosen, seeds, workers, save):
     """Judge anew what is chosen and there."""
-    entries = [one for one in page.JUDGED["optimiser"] if chosen(one["title"]) and is_here(one["title"], one["source"])]
+    entries = [
+        item for item in page.JUDGED["optimiser"] if chosen(item["title"]) and is_here(item["title"], item["source"])
+    ]
     with ProcessPoolExecutor(workers) as pool:
         for done in as_completed([pool.submit(_optimiser, entry, seeds) for entry in entries]):
-            adapter, found = done.result()
-            results["optimisers"][adapter] = found
+            adapter, result = done.result()
+            results["optimisers"][adapter] = result
             save(results)
-            print(f"{adapter}: {found['verdict']} {found['recomputed']}", flush=True)
+            print(f"{adapter}: {result['verdict']} {result['recomputed']}", flush=True)
     for title, (source, spec, options) in GEOMETRIES.items():
         if chosen(title) and is_here(title, source):
             reports = [rg.check(str(HERE / spec), seed=seed, **options) for seed in range(seeds)]
             results["geometries"][title] = {"version": version_of(source)} | geometry(reports)
             save(results)
-    if chosen(MANOPT) and (found := manopt(seeds)):
-        results["geometries"][MANOPT] = found
+    if chosen(MANOPT) and (result := manopt(seeds)):
+        results["geometries"][MANOPT] = result
     for name, merge in merges.MERGES.items():
         if chosen(f"add_weighted_adapter, {name}") and is_here("PEFT add_weighted_adapter", "peft"):
             laws = {law: merges.error(merge, function) for law, function in merges.LAWS.items()}

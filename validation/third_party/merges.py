@@ -28,21 +28,21 @@ def product(pair):
 
 def idempotent(merge, sizes):
     """The same adapter, merged with itself, is itself."""
-    (one,) = adapters(sizes, 1)
-    return merge([one, one], [0.5, 0.5]), product(one), [one]
+    (item,) = adapters(sizes, 1)
+    return merge([item, item], [0.5, 0.5]), product(item), [item]
 
 
 def counted(merge, sizes):
     """The same adapter, merged with itself with the weights 1 and 1, is itself, if entries are divided by a count."""
-    (one,) = adapters(sizes, 1)
-    return merge([one, one], [1.0, 1.0]), product(one), [one]
+    (item,) = adapters(sizes, 1)
+    return merge([item, item], [1.0, 1.0]), product(item), [item]
 
 
 def representation(merge, sizes):
     """Other factors (G A⁻¹, H Aᵀ) of one adapter give the same product."""
-    (G, H), other = two = adapters(sizes, 2)
+    (G, H), second = two = adapters(sizes, 2)
     A = drawn(np.random.default_rng(0), sizes[2], sizes[2])
-    return merge(two, [0.25, 0.75]), product(merge([(G @ np.linalg.inv(A), H @ A.T), other], [0.25, 0.75])), two
+    return merge(two, [0.25, 0.75]), product(merge([(G @ np.linalg.inv(A), H @ A.T), second], [0.25, 0.75])), two
 
 
 def symmetric(merge, sizes):
@@ -91,15 +91,15 @@ def merged_by(combination, use_rslora=False, **options):
         model = get_peft_model(layer, config, "adapter0")
         for i in range(1, len(factors)):
             model.add_adapter(f"adapter{i}", config)
-        one = model.base_model.model[0]
+        item = model.base_model.model[0]
         names = [f"adapter{i}" for i in range(len(factors))]
         for name, (G, H) in zip(names, factors, strict=True):
-            one.lora_A[name].weight.data = torch.tensor(H.T.copy(), dtype=dtype)
-            one.lora_B[name].weight.data = torch.tensor(G / one.scaling[name], dtype=dtype)
+            item.lora_A[name].weight.data = torch.tensor(H.T.copy(), dtype=dtype)
+            item.lora_B[name].weight.data = torch.tensor(G / item.scaling[name], dtype=dtype)
         torch.manual_seed(0)  # some of them drop entries at random
         model.add_weighted_adapter(names, list(weights), "merged", combination_type=combination, **options)
-        A, B = (part["merged"].weight.detach() for part in (one.lora_A, one.lora_B))
-        scaling = one.scaling["merged"]
+        A, B = (part["merged"].weight.detach() for part in (item.lora_A, item.lora_B))
+        scaling = item.scaling["merged"]
         return (scaling * B).numpy(), A.T.numpy()
 
     return merge

@@ -36,9 +36,9 @@ def module(repository, path, root=""):
         sys.path.insert(0, str(folder / root))
         return importlib.import_module(path)
     spec = importlib.util.spec_from_file_location(Path(path).stem, folder / path)
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    result = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(result)
+    return result
 
 
 def lora(of_model):
@@ -177,8 +177,8 @@ def reflora(base, **fixed):
         A, B = factors(model)
         layer = torch.nn.Sequential(torch.nn.Linear(A.shape[1], B.shape[0], bias=False))
         adapted = get_peft_model(layer, LoraConfig(r=A.shape[0], lora_alpha=A.shape[0], target_modules=["0"]))
-        one = adapted.base_model.model[0]
-        one.lora_A["default"].weight, one.lora_B["default"].weight = A, B
+        item = adapted.base_model.model[0]
+        item.lora_A["default"].weight, item.lora_B["default"].weight = A, B
         optimiser = base([A, B], lr=lr, **options)
         module("RefLoRA", "reflora").Refactorer(adapted, **fixed).integrate_into_optimizer(optimiser)
         return optimiser
@@ -202,9 +202,9 @@ def functions(repository, path, *names):
     """Functions and methods of a clone's file that cannot be imported, compiled alone."""
     tree = ast.parse((clone_of(repository) / path).read_text(encoding="utf-8"))
     wanted = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in names]
-    found = {"torch": torch}
-    exec(compile(ast.Module(wanted, []), path, "exec"), found)
-    return [found[name] for name in names]
+    result = {"torch": torch}
+    exec(compile(ast.Module(wanted, []), path, "exec"), result)
+    return [result[name] for name in names]
 
 
 def _lora_pro_of_authors(model, lr=1e-2):

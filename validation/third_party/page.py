@@ -25,7 +25,7 @@ GROUPS = {  # kinds of matrices that belong to a name, in the order in which it 
 def rounded(value):
     """Numbers to two digits, wherever they are."""
     if isinstance(value, dict):
-        return {name: rounded(one) for name, one in value.items()}
+        return {name: rounded(item) for name, item in value.items()}
     return float(f"{value:.2g}") if isinstance(value, float) else value
 
 
@@ -98,7 +98,7 @@ def agree(found):
     differences = found["recomputed"].get("differences")
     if not differences:
         return found["verdict"] not in ("pass", "not judged")
-    of_refgeo = {kind: max(found["differences"].get(one, 0.0) for one in others) for kind, others in BESIDE.items()}
+    of_refgeo = {kind: max(found["differences"].get(item, 0.0) for item in others) for kind, others in BESIDE.items()}
     pairs = [(of_refgeo[kind], value) for kind, value in differences.items()]
     alike = all(max(pair) < SEEN or min(pair) > SEEN / NEAR for pair in pairs)
     return alike and (found["verdict"] != "pass" or group_of(differences)[0] == "GL(h)")
@@ -107,15 +107,15 @@ def agree(found):
 def optimisers(results):
     rows = []
     for entry in JUDGED["optimiser"]:
-        found = results["optimisers"][entry["adapter"]]
+        result = results["optimisers"][entry["adapter"]]
         rows.append([
-            f"{entry['title']} {link(entry['source'], found['version'])}",
+            f"{entry['title']} {link(entry['source'], result['version'])}",
             entry["is"],
-            invariant_under(found),
-            by_how_much(found),
-            found["recomputed"].get("from B = 0", "–"),
+            invariant_under(result),
+            by_how_much(result),
+            result["recomputed"].get("from B = 0", "–"),
             whose(entry["options"]),
-            "{} of {}".format(*found["seeds"]),
+            "{} of {}".format(*result["seeds"]),
             sign_of(entry),
         ])  # fmt: skip
     header = ["optimiser", "is said to be", "invariant under", "difference", "from B = 0", "options", "seeds", "sign"]
@@ -139,7 +139,7 @@ def sign_of(entry):
 def other(group):
     """A table of programs."""
     rows = []
-    for entry in (one for one in JUDGED["program"] if one["group"] == group):
+    for entry in (item for item in JUDGED["program"] if item["group"] == group):
         name = entry["name"]
         version = ", ".join(versions_of(name)) if "/" not in entry["source"] else ""
         seen = programs.answers(name).get("what") or entry["remark"]
@@ -156,10 +156,12 @@ def versions_of(name):
 def corrections():
     """A line for each program with a correction, and what was asked of it."""
     rows = []
-    for name, found in accused().items():
-        folder = f"[{found['what']}](programs/{name})"
-        told = found.get("told_to", "–")
-        rows.append([folder, found["sign"], *(found[key] for key in ("release", "main", "limits", "follows")), told])
+    for name, result in accused().items():
+        folder = f"[{result['what']}](programs/{name})"
+        message = result.get("told_to", "–")
+        rows.append(
+            [folder, result["sign"], *(result[key] for key in ("release", "main", "limits", "follows")), message]
+        )
     header = [
         "what is seen",
         "sign",
@@ -187,23 +189,23 @@ def counts():
 
 def counted(sign):
     """How many programs have it."""
-    return sum(found["sign"] == sign for found in accused().values())
+    return sum(result["sign"] == sign for result in accused().values())
 
 
 def merges(results):
     rows = [
-        [name, *(f"{value:.2g}" if value else "–" for law, value in found.items() if law != "version")]
-        for name, found in results["merges"].items()
+        [name, *(f"{value:.2g}" if value else "–" for law, value in result.items() if law != "version")]
+        for name, result in results["merges"].items()
     ]
     return experiment.markdown(["merge", "½, ½", "1, 1", "factors", "order", "1, 0", "mean"], rows)
 
 
 def geometries(results):
     rows = []
-    for title, found in results["geometries"].items():
-        seen = f"differs: {', '.join(found['wrong'])}" if found["wrong"] else f"agrees, {found['digits']:.0f} digits"
-        operations = ", ".join(f"`{one}`" for one in found["operations"])
-        rows.append([title, found["version"], operations, seen, str(found["seeds"]), "as documented"])
+    for title, result in results["geometries"].items():
+        seen = f"differs: {', '.join(result['wrong'])}" if result["wrong"] else f"agrees, {result['digits']:.0f} digits"
+        operations = ", ".join(f"`{item}`" for item in result["operations"])
+        rows.append([title, result["version"], operations, seen, str(result["seeds"]), "as documented"])
     return experiment.markdown(["code", "version", "operations", "what is seen", "seeds", "sign"], rows)
 
 

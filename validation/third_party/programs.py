@@ -33,11 +33,11 @@ def needs(name):
 def missing(name):
     """What a program needs and is not here, in words."""
     repository, versions = needs(name)
-    found = [f"{package}=={version}" for package, version in versions.items() if _version(package) != version]
+    result = [f"{package}=={version}" for package, version in versions.items() if _version(package) != version]
     folder = os.environ.get("REPOSITORIES")
     if repository and not (folder and (Path(folder) / repository.partition("/")[2]).is_dir()):
-        found.append(f"a clone of {repository} in the folder REPOSITORIES")
-    return ", ".join(found)
+        result.append(f"a clone of {repository} in the folder REPOSITORIES")
+    return ", ".join(result)
 
 
 def _version(package):

@@ -21,8 +21,8 @@ def _layers(metric, G, H, *vectors):
     if G.shape[-1] > 1:
         raise NotImplementedError("a pair of layers is a point with h = 1")
     blocks = [np.reshape(x, (-1, *x.shape[-2:])) for x in (G, H, *vectors)]
-    found = [_block(*(torch.tensor(x[i]) for x in blocks)) for i in range(len(blocks[0]))]
-    return tuple(np.stack(parts).reshape(x.shape) for parts, x in zip(zip(*found, strict=True), (G, H), strict=True))
+    result = [_block(*(torch.tensor(x[i]) for x in blocks)) for i in range(len(blocks[0]))]
+    return tuple(np.stack(parts).reshape(x.shape) for parts, x in zip(zip(*result, strict=True), (G, H), strict=True))
 
 
 def _block(G, H, e_G, e_H, w_G, w_H, v_G, v_H):

@@ -122,35 +122,35 @@ def good_size(backend, A, B, Y, dtype):
 def recomputed(backend, dtype="float64"):
     """The largest difference for each kind of matrices M, over sizes and seeds; and what happens from B = 0."""
     kinds = [kind for kind in KINDS if dtype == "float64" or kind != "ill-conditioned"]
-    found, from_zero = dict.fromkeys(kinds, 0.0), []
+    result, from_zero = dict.fromkeys(kinds, 0.0), []
     for (n, m, r), (of_A, of_B), seed in itertools.product(SIZES, STARTS, SEEDS):
         rng, least = np.random.default_rng([n, m, r, seed]), 1.0 / CONDITION[dtype]
         A, B = drawn(rng, r, m, least * of_A, of_A), drawn(rng, n, r, least * of_B, of_B)
         Y = B @ A + np.linalg.norm(B @ A) / np.sqrt(n * m) * rng.standard_normal((n, m))
         size = good_size(backend, A, B, Y, dtype)
-        one = walk(backend, A, B, Y, size, dtype)
+        item = walk(backend, A, B, Y, size, dtype)
         noisy = A * (1.0 + np.finfo(dtype).eps * rng.standard_normal(A.shape))
-        if difference(one, walk(backend, noisy, B, Y, size, dtype)) > TELLS:
+        if difference(item, walk(backend, noisy, B, Y, size, dtype)) > TELLS:
             continue
         for kind in kinds:
             M = KINDS[kind](rng, r)
-            other = walk(backend, M @ A, B @ np.linalg.inv(M), Y, size, dtype)
-            found[kind] = max(found[kind], difference(one, other))
+            second = walk(backend, M @ A, B @ np.linalg.inv(M), Y, size, dtype)
+            result[kind] = max(result[kind], difference(item, second))
         M = KINDS["general"](rng, r)
         from_zero.append(_from_zero(backend, A, M @ A, np.zeros_like(B), Y, size, dtype))
     worst = min(from_zero, key=["raises", "not finite", "does not move", "moves"].index)
-    return {"differences": found, "from B = 0": worst}
+    return {"differences": result, "from B = 0": worst}
 
 
 def _from_zero(backend, A, other, B, Y, size, dtype):
     try:
         with np.errstate(all="ignore"):
-            found = [walk(backend, x, B, Y, size, dtype) for x in (A, other)]
+            result = [walk(backend, x, B, Y, size, dtype) for x in (A, other)]
     except NO_RESULT:
         return "raises"
-    if not np.isfinite(found).all():
+    if not np.isfinite(result).all():
         return "not finite"
-    return "moves" if all(way(products)[-1] > 0.0 for products in found) else "does not move"
+    return "moves" if all(way(products)[-1] > 0.0 for products in result) else "does not move"
 
 
 def main(adapter, dtype="float64"):
@@ -160,12 +160,12 @@ def main(adapter, dtype="float64"):
     assert "refgeo" not in sys.modules
     backend = getattr(optimisers, adapter)
     try:
-        found = recomputed(backend, dtype)
+        result = recomputed(backend, dtype)
     except NotImplementedError:  # the code is not there
         raise
     except NO_RESULT as error:
-        found = {"raises": f"{type(error).__name__}: {error}".splitlines()[0]}
-    print(json.dumps(found))
+        result = {"raises": f"{type(error).__name__}: {error}".splitlines()[0]}
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -61,11 +61,11 @@ def main():
             if name not in results.get(key, {}):
                 row["missing"] += 1
                 continue
-            verdict, digits, said = judge(expected, results[key][name], roundoff)
+            verdict, digits, message = judge(expected, results[key][name], roundoff)
             row[verdict] += 1
             row["digits"] = min(row["digits"], digits)
             if verdict == "wrong":
-                row.setdefault("first", f"{key} {name}: {said}")
+                row.setdefault("first", f"{key} {name}: {message}")
     print(f"{'value':44} right wrong not judged missing digits")
     for label, row in sorted(rows.items()):
         if row["right"] + row["wrong"] + row["not judged"]:

@@ -104,16 +104,16 @@ class Bert:
         return named | {f"shift_{i}": integers(rng, 1, self.size) for i in range(self.heads)}
 
     def moved(self, w, elements):
-        there = dict(w)
+        target = dict(w)
         for i in range(self.heads):
             A, B = elements[f"qk_{i}"], elements[f"vo_{i}"]
             for part in ("W", "b"):
-                there[f"{part}_q_{i}"] = w[f"{part}_q_{i}"] * A.inv()
-                there[f"{part}_k_{i}"] = w[f"{part}_k_{i}"] * A.transpose()
-                there[f"{part}_v_{i}"] = w[f"{part}_v_{i}"] * B.inv()
-            there[f"b_k_{i}"] += elements[f"shift_{i}"]  # the same for all keys, which softmax removes
-            there[f"W_o_{i}"] = B * w[f"W_o_{i}"]
-        return there
+                target[f"{part}_q_{i}"] = w[f"{part}_q_{i}"] * A.inv()
+                target[f"{part}_k_{i}"] = w[f"{part}_k_{i}"] * A.transpose()
+                target[f"{part}_v_{i}"] = w[f"{part}_v_{i}"] * B.inv()
+            target[f"b_k_{i}"] += elements[f"shift_{i}"]  # the same for all keys, which softmax removes
+            target[f"W_o_{i}"] = B * w[f"W_o_{i}"]
+        return target
 
 
 @dataclass(frozen=True)
@@ -176,15 +176,15 @@ class Decoder:
         return drawn
 
     def moved(self, w, elements):
-        there = dict(w)
+        target = dict(w)
         for j in range(self.shared):
-            there[f"W_k_{j}"] = w[f"W_k_{j}"] * elements[f"qk_{j}"].transpose()
-            there[f"W_v_{j}"] = w[f"W_v_{j}"] * elements[f"vo_{j}"].inv()
+            target[f"W_k_{j}"] = w[f"W_k_{j}"] * elements[f"qk_{j}"].transpose()
+            target[f"W_v_{j}"] = w[f"W_v_{j}"] * elements[f"vo_{j}"].inv()
         for i in range(self.heads):
             j = self.group_of(i)
-            there[f"W_q_{i}"] = w[f"W_q_{i}"] * elements[f"qk_{j}"].inv()
-            there[f"W_o_{i}"] = elements[f"vo_{j}"] * w[f"W_o_{i}"]
-        return there
+            target[f"W_q_{i}"] = w[f"W_q_{i}"] * elements[f"qk_{j}"].inv()
+            target[f"W_o_{i}"] = elements[f"vo_{j}"] * w[f"W_o_{i}"]
+        return target
 
 
 def complex_element(rng, h, steep):

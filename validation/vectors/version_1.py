@@ -149,10 +149,10 @@ def _operations(rng):
             yield name, partial(_operation, metric, given, fmpq(0))
             for label, steep in (("moved", 2), ("steep", 10)):
                 A = element(rng, h, steep)
-                there = {key: (moved_dual if key in COVECTORS else moved)(A, x) for key, x in given.items()}
+                target = {key: (moved_dual if key in COVECTORS else moved)(A, x) for key, x in given.items()}
                 if label == "steep":  # where these have too many digits to be doubles
-                    there = {key: x for key, x in there.items() if not key.startswith("hessian")}
-                yield f"{name}-{label}", partial(_operation, metric, there, fmpq(0), moved_from=name, A=floats(A))
+                    target = {key: x for key, x in target.items() if not key.startswith("hessian")}
+                yield f"{name}-{label}", partial(_operation, metric, target, fmpq(0), moved_from=name, A=floats(A))
             place = point(rng, n, m, h)
             for label, epsilon in (("relaxed", fmpq(1, 64)), ("relaxed-more", fmpq(2))):
                 relaxed = _inputs(rng, metric, place, epsilon)
@@ -177,12 +177,12 @@ def _inputs(rng, metric, place, epsilon):
 def _hessian_inputs(rng, metric, place, epsilon):
     """e, w and v of a function of X = GHᵀ with gradient E and Hessian Ė along v, which is horizontal."""
     G, H = place
-    E, change, other = (integers(rng, G.nrows(), H.nrows(), 2, 2) for _ in range(3))
+    E, change, second = (integers(rng, G.nrows(), H.nrows(), 2, 2) for _ in range(3))
     S, T = (F.transpose() * F + identity(F.ncols()) * epsilon for F in place)
     inverse_weights = (S, T) if metric == "inv" else (T.inv() * T.det(), S.inv() * S.det())
     if metric == "mix":  # both parts times both determinants, which makes them exact
         inverse_weights = inverse_weights[0] * S.det(), inverse_weights[1] * T.det()
-    v = (other * H * inverse_weights[0], other.transpose() * G * inverse_weights[1])
+    v = (second * H * inverse_weights[0], second.transpose() * G * inverse_weights[1])
     longest = [max(abs(near(x)) for part in both for x in part.entries()) for both in (v, place)]
     v = tuple(part * fmpq(2) ** int(np.floor(np.log2(longest[1] / longest[0]))) for part in v)
     return {
@@ -197,7 +197,7 @@ def _operation(metric, given, epsilon, **orbit):
     relaxation = near(epsilon)
     space = ExactTangentSpace(METRICS[metric], *arrays["point"], relaxation, least_bits=BITS)
     v, a, b, e = (arrays[key] for key in ("v", "a", "b", "e"))
-    found = {
+    result = {
         "inner_product": (space.inner_product(a, b),),
         "horizontal_projection": space.horizontal_projection(v),
         "riemannian_gradient": space.riemannian_gradient(e),
@@ -206,9 +206,9 @@ def _operation(metric, given, epsilon, **orbit):
         "geodesic_2": space.geodesic(v, TIME, 2),
     }
     if "hessian_v" in arrays:
-        found["riemannian_hessian"] = space.riemannian_hessian(*(arrays[f"hessian_{key}"] for key in "ewv"))
+        result["riemannian_hessian"] = space.riemannian_hessian(*(arrays[f"hessian_{key}"] for key in "ewv"))
     values, lost = {}, condition(*given["point"])
-    for name, parts in found.items():
+    for name, parts in result.items():
         values |= _parts(name, parts, lost)
     if not orbit or metric == "inv" or arrays["point"][0].shape[1] == 1:  # others are long to integrate
         with contextlib.suppress(EnclosureError):  # some cannot be enclosed so narrowly, or end before
@@ -307,22 +307,22 @@ def _trajectories(rng):
             rate = fmpq(1, 4) if metric == "mix" else fmpq(2) ** -int(np.ceil(np.log2(2 * largest**2)))
             yield name, partial(_trajectory, metric, place, target, rate)
             A = element(rng, h, 2)
-            there = partial(_trajectory, metric, moved(A, place), target, rate, moved_from=name, A=floats(A))
-            yield f"{name}-moved", there
+            elsewhere = partial(_trajectory, metric, moved(A, place), target, rate, moved_from=name, A=floats(A))
+            yield f"{name}-moved", elsewhere
 
 
 def _trajectory(metric, place, target, rate, **orbit):
     G, H, Y, eta = balls(place[0]), balls(place[1]), balls(target), arb(rate)
-    lost, found = condition(*place), {}
+    lost, result = condition(*place), {}
     for k in range(1, max(STEPS) + 1):
         E = G * H.transpose() - Y
         S, T = G.transpose() * G, H.transpose() * H
         weights = (S, T) if metric == "inv" else (T.inv(), S.inv())
         G, H = G - E * H * weights[0] * eta, H - E.transpose() * G * weights[1] * eta
         if k in STEPS:
-            found |= {f"step_{k}_G": G, f"step_{k}_H": H, f"product_{k}": G * H.transpose()}
+            result |= {f"step_{k}_G": G, f"step_{k}_H": H, f"product_{k}": G * H.transpose()}
     given = {"G": floats(place[0]), "H": floats(place[1]), "Y": floats(target), "rate": near(rate)}
-    values = {name: published(ball, 10 * lost) for name, ball in found.items()}
+    values = {name: published(ball, 10 * lost) for name, ball in result.items()}
     return {"kind": "descent", "metric": metric, **orbit, "given": given, "values": values}
 
 
@@ -336,9 +336,9 @@ def _networks(rng):
         yield f"network-{name}", partial(_network, name, weights, inputs)
         for steep in (0, 1, 2, 4):
             elements = network.elements(rng, steep, element, integers)
-            there = network.moved(weights, elements)
+            target = network.moved(weights, elements)
             orbit = {"moved_from": f"network-{name}", "elements": {key: floats(A) for key, A in elements.items()}}
-            yield f"network-{name}-moved-{steep}", partial(_network, name, there, inputs, **orbit)
+            yield f"network-{name}-moved-{steep}", partial(_network, name, target, inputs, **orbit)
 
 
 def _network(name, weights, inputs, **orbit):

@@ -31,10 +31,10 @@ def other_half(words):
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_the_papers_christoffel_term_is_read_as_it_is_printed(metric):
-    found = rg.read(paper, functions=["christoffel"], metrics=[metric])["christoffel", metric]
-    assert HALF_OF_CHRISTOFFEL[metric] == found.G
-    assert other_half(HALF_OF_CHRISTOFFEL[metric]) == found.H
-    assert found.relation is None
+    result = rg.read(paper, functions=["christoffel"], metrics=[metric])["christoffel", metric]
+    assert HALF_OF_CHRISTOFFEL[metric] == result.G
+    assert other_half(HALF_OF_CHRISTOFFEL[metric]) == result.H
+    assert result.relation is None
 
 
 @pytest.mark.slow
@@ -43,7 +43,7 @@ def test_what_is_read_gives_the_numbers_at_other_points(metric):
     """Evaluated by hand, at a shape that the reading has not seen; all functions."""
     rng = np.random.default_rng(5)
     G, H, *vectors = (rng.standard_normal((rows, 4)) for _ in range(4) for rows in (8, 6))
-    found = rg.read(paper, metrics=[metric])
+    result = rg.read(paper, metrics=[metric])
     named = {"G": G, "H": H, "S": G.T @ G, "T": H.T @ H}
     named |= {f"{name}⁻¹": np.linalg.inv(named[name]) for name in "ST"}
 
@@ -74,7 +74,7 @@ def test_what_is_read_gives_the_numbers_at_other_points(metric):
         pieces = reading.definition_terms(OPERATIONS[name], metric, rg.Pair(G, H), pairs, of_the_paper, of_the_paper)
         arrays |= {f"{x}_{part}": factor for x, pair in pieces.items() for part, factor in zip("GH", pair, strict=True)}
         right = getattr(paper, name)(metric, G, H, *given)
-        formula = found[key, metric]
+        formula = result[key, metric]
         parts = [value(formula.G, arrays), value(formula.H, arrays)]
         if formula.projected:
             parts = paper.horizontal_projection(metric, G, H, *parts)
@@ -84,8 +84,8 @@ def test_what_is_read_gives_the_numbers_at_other_points(metric):
 
 
 def test_the_equation_for_lambda_is_read():
-    found = rg.read(paper, functions=["horizontal_projection"])
-    inv, mix = found["horizontal_projection", "inv"], found["horizontal_projection", "mix"]
+    result = rg.read(paper, functions=["horizontal_projection"])
+    inv, mix = result["horizontal_projection", "inv"], result["horizontal_projection", "mix"]
     assert inv.G == {"v_G": 1.0, "G Λ": 1.0}
     assert inv.H == {"v_H": 1.0, "H Λᵀ": -1.0}
     assert inv.relation == {"S T Λᵀ": 1.0, "Λᵀ S T": 1.0, "v_GᵀG T": 1.0, "S Hᵀv_H": -1.0}
@@ -131,41 +131,41 @@ def test_an_optimiser_that_nobody_has_written_down_is_read():
         S, T = np.swapaxes(G, -1, -2) @ G, np.swapaxes(H, -1, -2) @ H
         return 0.75 * e_G @ S @ np.linalg.inv(T) - G @ np.swapaxes(e_H, -1, -2) @ H, e_H
 
-    found = rg.read(SimpleNamespace(riemannian_gradient=update), metrics=["inv"])["riemannian_gradient", "inv"]
-    assert found.G == {"e_G S T⁻¹": 0.75, "G e_HᵀH": -1.0}
-    assert found.H == {"e_H": 1.0}
-    assert str(found.lines()[0]) == "G: ¾ e_G S T⁻¹ − G e_HᵀH"
+    result = rg.read(SimpleNamespace(riemannian_gradient=update), metrics=["inv"])["riemannian_gradient", "inv"]
+    assert result.G == {"e_G S T⁻¹": 0.75, "G e_HᵀH": -1.0}
+    assert result.H == {"e_H": 1.0}
+    assert str(result.lines()[0]) == "G: ¾ e_G S T⁻¹ − G e_HᵀH"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1e-6, 0.02])
 def test_epsilon_is_found(epsilon):
     damped = backend(christoffel=lambda *a: paper.christoffel(*a, relaxation=epsilon))
-    found = rg.read(damped, functions=["christoffel"], metrics=["mix"])["christoffel", "mix"]
-    assert found.epsilon == pytest.approx(epsilon, rel=1e-6)
-    assert found.G["a_G b_HᵀH T_ε⁻¹"] == 0.5
+    result = rg.read(damped, functions=["christoffel"], metrics=["mix"])["christoffel", "mix"]
+    assert result.epsilon == pytest.approx(epsilon, rel=1e-6)
+    assert result.G["a_G b_HᵀH T_ε⁻¹"] == 0.5
 
 
 def test_no_epsilon_is_read_where_a_formula_has_no_degree():
     def christoffel(metric, G, H, a_G, a_H, b_G, b_H):
         G_part, _ = paper.christoffel(metric, G, H, a_G, a_H, b_G, b_H)
-        back, other, inner = np.linalg.inv(H.mT @ H), np.linalg.inv(G.mT @ G), a_H.mT @ b_H
+        back, second, inner = np.linalg.inv(H.mT @ H), np.linalg.inv(G.mT @ G), a_H.mT @ b_H
         turned = sum(x @ back @ (y.mT @ H + H.mT @ y) for x, y in ((a_H, b_H), (b_H, a_H)))
-        return G_part, 0.5 * (H @ other @ (inner + inner.mT) - turned)
+        return G_part, 0.5 * (H @ second @ (inner + inner.mT) - turned)
 
-    found = rg.read(SimpleNamespace(christoffel=christoffel), metrics=["inv"])["christoffel", "inv"]
-    assert found.epsilon == 0.0
-    assert found.H["H S⁻¹ a_Hᵀb_H"] == 0.5
-    assert len(found.H) == 6
+    result = rg.read(SimpleNamespace(christoffel=christoffel), metrics=["inv"])["christoffel", "inv"]
+    assert result.epsilon == 0.0
+    assert result.H["H S⁻¹ a_Hᵀb_H"] == 0.5
+    assert len(result.H) == 6
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_small_formats_are_read_as_far_as_their_digits_go(dtype):
-    found = rg.read(paper, functions=["riemannian_gradient"], metrics=["inv"], dtype=dtype)
-    formula = found["riemannian_gradient", "inv"]
+    result = rg.read(paper, functions=["riemannian_gradient"], metrics=["inv"], dtype=dtype)
+    formula = result["riemannian_gradient", "inv"]
     assert formula.G == {"e_G S": 1.0}
     assert formula.digits < 7
-    assert f"to {formula.digits} digits" in str(found)
+    assert f"to {formula.digits} digits" in str(result)
 
 
 @pytest.mark.slow
@@ -186,8 +186,8 @@ def test_geodesics_are_read_by_powers_of_time():
         c_G, c_H = paper.christoffel(metric, G, H, v_G, v_H, v_G, v_H)
         return G + t * v_G - 0.5 * t * c_G, H + t * v_H - 0.5 * t**2 * c_H
 
-    found = rg.read(SimpleNamespace(geodesic=geodesic), functions=["geodesic_2"], metrics=["inv"])
-    formula = found["geodesic_2", "inv"]
+    result = rg.read(SimpleNamespace(geodesic=geodesic), functions=["geodesic_2"], metrics=["inv"])
+    formula = result["geodesic_2", "inv"]
     assert formula.lines() == ["G: G + t v_G − ½ t Γ(v,v)_G", "H: H + t v_H − ½ t² Γ(v,v)_H"]
     exact = SimpleNamespace(geodesic=lambda m, G, H, v, w, t, o: (G @ scipy.linalg.expm(t * v.T @ G), H))
     assert rg.read(exact, functions=["geodesic_2"], metrics=["inv"])["geodesic_2", "inv"] is None
@@ -212,7 +212,7 @@ def mutants():
 def test_every_formula_is_changed_in_many_ways():
     assert {name for name, *_ in mutants()} >= set(FUNCTIONS)
     kinds = {"operator", "transpose left out", "another operand", "term left out", "number", "no inverse", "transposed"}
-    assert {what for _, _, what, _ in mutants()} >= kinds
+    assert {kind for _, _, kind, _ in mutants()} >= kinds
     assert len(mutants()) > 480
 
 

@@ -17,8 +17,8 @@ def test_unbatched_gives_leading_dimensions_back():
     def single(name):
         def call(metric, G, *rest):
             assert np.ndim(G) == 2
-            found = getattr(paper, name)(metric, G, *rest)
-            return float(found) if name == "inner_product" else list(found)  # as people write it
+            result = getattr(paper, name)(metric, G, *rest)
+            return float(result) if name == "inner_product" else list(result)  # as people write it
 
         return rg.adapters.unbatched(call)
 
@@ -87,10 +87,10 @@ def test_the_relaxed_geometry_can_be_the_truth(relaxation):
     plain = rg.check(backend(), relaxation=relaxation, checks=["riemannian_gradient"], cases=SOME)
     assert set(plain.wrong) == {"riemannian_gradient[inv]", "riemannian_gradient[mix]"}
     ignored = {row.metric: (row.diagnosis, row.expected[0]) for row in plain.failures if row.kind == "value"}
-    said = f"your result is that of ε = 0, not of ε = {relaxation:g}"
-    assert ignored == {"inv": (said, "G: e_G S_ε"), "mix": (said, "G: e_G T_ε⁻¹")}
-    other = backend(riemannian_gradient=lambda *a: paper.riemannian_gradient(*a, relaxation=2 * relaxation))
-    wrong = rg.check(other, relaxation=relaxation, checks=["riemannian_gradient"], cases=SOME)
+    message = f"your result is that of ε = 0, not of ε = {relaxation:g}"
+    assert ignored == {"inv": (message, "G: e_G S_ε"), "mix": (message, "G: e_G T_ε⁻¹")}
+    second = backend(riemannian_gradient=lambda *a: paper.riemannian_gradient(*a, relaxation=2 * relaxation))
+    wrong = rg.check(second, relaxation=relaxation, checks=["riemannian_gradient"], cases=SOME)
     assert all(
         f"with ε = {2 * relaxation:.3g}, not {relaxation:.3g}" in row.differs
         for row in wrong.failures
@@ -218,8 +218,8 @@ def test_a_retraction_is_judged_as_a_curve_in_the_quotient():
         return np.linalg.qr(G + t * v_G)[0], H + t * v_H
 
     without_numbers = SimpleNamespace(retraction=lambda m, G, H, a, b, t: (np.nan * G, H))
-    found = rg.check(without_numbers, checks=["retraction"], cases=SOME)
-    assert {row.diagnosis for row in found.failures} == {"does not obey: γ(0) = θ"}
+    result = rg.check(without_numbers, checks=["retraction"], cases=SOME)
+    assert {row.diagnosis for row in result.failures} == {"does not obey: γ(0) = θ"}
     broken = rg.check(SimpleNamespace(retraction=without_r), checks=["retraction"], cases=SOME)
     assert [row.diagnosis for row in broken.failures] == [
         "does not obey: γ(0) = θ; γ'(0) = v, by finite differences"

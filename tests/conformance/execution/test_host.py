@@ -225,16 +225,16 @@ PROCESSES = Path("/proc")
 
 
 def children(of):
-    found = []
-    for one in PROCESSES.glob("[0-9]*/cmdline"):
+    result = []
+    for item in PROCESSES.glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
-            parent = (one.parent / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
-            found += (
-                [one]
-                if parent == str(of) and "refgeo.conformance.execution.process" in one.read_text(errors="replace")
+            parent = (item.parent / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+            result += (
+                [item]
+                if parent == str(of) and "refgeo.conformance.execution.process" in item.read_text(errors="replace")
                 else []
             )
-    return found
+    return result
 
 
 @pytest.mark.slow
@@ -255,9 +255,9 @@ def test_what_was_started_ends_with_who_started_it(tmp_path):
     finally:
         first.kill()
         first.wait()
-    while any(one.is_file() for one in started) and time.monotonic() < until:
+    while any(item.is_file() for item in started) and time.monotonic() < until:
         time.sleep(0.1)
-    assert not any(one.is_file() for one in started)
+    assert not any(item.is_file() for item in started)
 
 
 SPAWNS = """
@@ -316,4 +316,4 @@ def test_a_backend_may_remove_its_working_directory(tmp_path):
     (tmp_path / "removes.py").write_text(source)
     report = rg.check(tmp_path / "removes.py", **FEW)
     assert not report.failures
-    assert not any("WRONG" in one for one in report.conclusion)
+    assert not any("WRONG" in item for item in report.conclusion)

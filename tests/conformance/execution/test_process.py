@@ -174,11 +174,11 @@ def test_a_function_with_other_arguments_is_told_which_it_gets(tmp_path):
     )
     only = {"metrics": ["inv"], "cases": ["5x4x2/k3"]}
     rows = {row.check: row for row in rg.check(str(file), checks=["inner_product", "christoffel"], **only).rows}
-    said = rows["inner_product"].message
-    assert said.endswith("7 were given; refgeo calls it with (metric, G, H, a_G, a_H, b_G, b_H)")
+    message = rows["inner_product"].message
+    assert message.endswith("7 were given; refgeo calls it with (metric, G, H, a_G, a_H, b_G, b_H)")
     assert rows["christoffel"].message.endswith("(arguments.py:6, in christoffel)"), "a mistake of its own"
-    said = rg.check(f"{file}:routine", checks=["sharpness"]).failures[0].message
-    assert said.endswith("4 were given; refgeo calls it with (value_and_grad, params, metric, rho)")
+    message = rg.check(f"{file}:routine", checks=["sharpness"]).failures[0].message
+    assert message.endswith("4 were given; refgeo calls it with (value_and_grad, params, metric, rho)")
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_what_is_never_called_is_not_accused(deed, tmp_path):
     inv = rows["christoffel[inv]"]
     assert inv.verdict is Verdict.PASS, "nothing is decisive there, and the points after it are judged"
     assert ("did not return within 1.5 s" if "sleep" in deed else "ended with status 11") in inv.no_result
-    assert "6x5x4/k3/t=2.5" in {one.case for one in inv.measurements}
+    assert "6x5x4/k3/t=2.5" in {e.case for e in inv.measurements}
 
 
 @pytest.mark.slow
@@ -236,7 +236,7 @@ def test_who_runs_out_of_time_or_memory_where_a_right_route_may_is_not_wrong(dee
     assert row.verdict is Verdict.PARTIAL
     assert row.message.startswith("not judged at 20x19x17/k3: ")
     assert "; not judged at 16411x3x2/k3: not called again: " in row.message
-    judged = {one.case for one in row.measurements}
+    judged = {e.case for e in row.measurements}
     assert {cases[0], cases[3]} <= judged
     assert not {cases[1], cases[2]} & judged
     assert report.passed

@@ -31,8 +31,8 @@ from refgeo.conformance.protocol.operations import VALUES
     [((1001.0,), True), ((999.0,), False), ((101.0, 101.0), False), ((101.0,) * 3, True), ((99.0,) * 9, False)],
 )
 def test_one_ratio_beyond_doubt_or_three_points_that_agree_are_wrong(ratios, is_wrong):
-    found = [Evidence(str(i), relative_error=ratio) for i, ratio in enumerate(ratios)]
-    assert is_beyond_rounding(found) == is_wrong
+    result = [Evidence(str(i), relative_error=ratio) for i, ratio in enumerate(ratios)]
+    assert is_beyond_rounding(result) == is_wrong
     assert not is_beyond_rounding([Evidence("the same", relative_error=101.0) for _ in range(9)])
 
 
@@ -47,18 +47,18 @@ def answer_off_by(scene, value, wanted):
     parts, rng = scene.reference(value), np.random.default_rng(0)
     noise = tuple(rng.standard_normal(part.shape) for part in parts)
     factor = (wanted * scene.size(value) / scene.length(noise))[..., None, None]
-    return Answer(tuple(part + factor * one for part, one in zip(parts, noise, strict=True)))
+    return Answer(tuple(part + factor * item for part, item in zip(parts, noise, strict=True)))
 
 
 def test_of_many_blocks_one_stands_for_those_of_which_nothing_is_to_be_said():
     scene, value = generate(Features((200,), 6, 5, 3), "inv", "float64"), VALUES["inner_product"]
-    told = list(compare(scene, value, Answer(scene.reference(value))))
-    assert len(told) < 10
-    assert sum(one.multiplicity for one in told) == 200
+    message = list(compare(scene, value, Answer(scene.reference(value))))
+    assert len(message) < 10
+    assert sum(item.multiplicity for item in message) == 200
 
 
 def test_a_row_counts_blocks_once_and_no_failure_of_a_circumstance():
-    found = [
+    result = [
         Evidence("a", (0,), relative_error=2.0),
         Evidence("a", (0,), relative_error=1.0, enclosed=True, circumstance="beside another"),
         Evidence("a", (1,)),
@@ -66,7 +66,7 @@ def test_a_row_counts_blocks_once_and_no_failure_of_a_circumstance():
         Evidence("d", event=Event.FAILED),
         Evidence("c", event=Event.FAILED, circumstance="beside another"),
     ]
-    row = make_row(CHECKS["christoffel"], "inv", found)
+    row = make_row(CHECKS["christoffel"], "inv", result)
     assert (row.points, row.decisive_points) == (4, 2)
     (first, _) = row.measurements
     assert (first.relative_error, first.enclosed) == (2.0, True)
@@ -109,25 +109,25 @@ def test_what_the_factorised_route_may_have_lost_itself_does_not_acquit(name):
     own = REFERENCE_ERROR * unit.attainable
     last = np.array([0.0, 0.0, 1.0])
     for wanted, is_enclosed in ((MAX_RATIO * unit.gram - 1.2 * own, False), (MAX_RATIO * unit.gram - 0.5 * own, True)):
-        told = list(compare(scene, value, answer_off_by(scene, value, last * wanted)))
-        assert [one.enclosed for one in told] == [True, False, is_enclosed]  # of small points, the first always is
-        assert told[2].relative_error == pytest.approx(wanted[2], rel=0.1)
+        message = list(compare(scene, value, answer_off_by(scene, value, last * wanted)))
+        assert [item.enclosed for item in message] == [True, False, is_enclosed]  # of small points, the first always is
+        assert message[2].relative_error == pytest.approx(wanted[2], rel=0.1)
 
 
 def test_of_a_wrong_batch_the_worst_block_is_enclosed_and_all_where_it_contradicts(monkeypatch):
     scene, value = generate(Features((5,), 6, 5, 3), "inv", "float64"), VALUES["christoffel"]
     wanted = np.array([0.0, 1e-3, 1e-2, 1e-3, 1e-30])
     answer = answer_off_by(scene, value, wanted)
-    told = list(compare(scene, value, answer))
-    assert [one.enclosed for one in told] == [True, False, True, False, False]
-    assert [one.relative_error for one in told][1:4] == pytest.approx(wanted[1:4].tolist(), rel=1e-6)
+    message = list(compare(scene, value, answer))
+    assert [item.enclosed for item in message] == [True, False, True, False, False]
+    assert [item.relative_error for item in message][1:4] == pytest.approx(wanted[1:4].tolist(), rel=1e-6)
     monkeypatch.setattr(type(scene), "reference", lambda *_: answer.parts)  # it acquits all, and is wrong
     right = Answer(tuple(map(np.array, generate(Features((5,), 6, 5, 3), "inv", "float64").space.christoffel(
         *(scene.vectors[name] for name in "ab")
     ))))  # fmt: skip
-    told = list(compare(scene, value, right))
-    assert [one.enclosed for one in told] == [True, True, True, True, False]
-    assert max(one.relative_error for one in told[:4]) < 1e-13, "enclosures alone decide"
+    message = list(compare(scene, value, right))
+    assert [item.enclosed for item in message] == [True, True, True, True, False]
+    assert max(item.relative_error for item in message[:4]) < 1e-13, "enclosures alone decide"
 
 
 def test_what_lies_within_an_enclosure_is_right(monkeypatch):
@@ -137,15 +137,15 @@ def test_what_lies_within_an_enclosure_is_right(monkeypatch):
     for off, error in ((0.4, 0.0), (0.6, 0.1)):
         wide = [SimpleNamespace(mid=part + off, rad=np.full_like(part, 0.5)) for part in parts]
         monkeypatch.setattr(type(scene), "enclosures", lambda *_, wide=wide: wide)
-        (told,) = compare(scene, value, Answer(tuple(map(np.array, parts))))
+        (message,) = compare(scene, value, Answer(tuple(map(np.array, parts))))
         outside = scene.length(tuple(np.full_like(part, error) for part in parts))
-        assert told.relative_error == pytest.approx(float(outside / scene.size(value)), rel=1e-9)
+        assert message.relative_error == pytest.approx(float(outside / scene.size(value)), rel=1e-9)
 
 
 def test_the_first_block_of_a_small_point_is_enclosed_though_its_error_acquits():
     scene, value = generate(Features((2,), 3, 3, 2), "mix", "float64"), VALUES["christoffel"]
-    told = list(compare(scene, value, Answer(tuple(scene.reference(value)))))
-    assert [one.enclosed for one in told] == [True, False]
+    message = list(compare(scene, value, Answer(tuple(scene.reference(value)))))
+    assert [item.enclosed for item in message] == [True, False]
 
 
 @pytest.mark.parametrize(("entry", "event"), [(np.nan, Event.FAILED), (np.inf, Event.FAILED), (1.0, Event.RESULT)])
@@ -153,9 +153,9 @@ def test_no_number_is_no_result(entry, event):
     scene, value = generate(Features((), 3, 3, 2), "mix", "float64"), VALUES["christoffel"]
     parts = tuple(np.array(part) for part in scene.reference(value))
     parts[0][0, 0] *= entry
-    (told,) = compare(scene, value, Answer(parts))
-    assert told.event is event
-    assert np.isinf(told.relative_error) == (event is Event.FAILED)
+    (message,) = compare(scene, value, Answer(parts))
+    assert message.event is event
+    assert np.isinf(message.relative_error) == (event is Event.FAILED)
 
 
 @pytest.mark.parametrize("metric", ["inv", "mix"])

@@ -57,8 +57,8 @@ def test_a_wrong_order_does_not_excuse_another_one(tmp_path):
     cases = ["5x4x2/k3", "9x8x7/k3"]
     report = rg.check(file, checks=["geodesic"], metrics=["mix"], cases=cases)
     assert report.wrong == ["geodesic_2[mix]", "geodesic_exact[mix]"]
-    said = row_of(report, "geodesic_exact[mix]").diagnosis
-    assert said.startswith(("does not obey: γ'(0) = v", "not found: no formula gives these numbers")), said
+    message = row_of(report, "geodesic_exact[mix]").diagnosis
+    assert message.startswith(("does not obey: γ'(0) = v", "not found: no formula gives these numbers")), message
 
 
 def test_the_example_is_the_first_point_that_fails():
@@ -189,8 +189,8 @@ def test_only_a_backend_that_says_so_is_not_thread_safe(tmp_path):
     points = {"mine": {"G": np.stack([factor(5, 2.0), factor(5, 900.0)]), "H": np.stack([factor(4, 2.0)] * 2)}}
     report = rg.check(written(tmp_path, REFUSES), points=points, **options)
     assert not any("says that it is not" in row.message for row in report.rows)
-    said = row_of(report, "riemannian_gradient[inv]").message
-    assert "the whole batch failed because of an ill-conditioned block" in said
+    message = row_of(report, "riemannian_gradient[inv]").message
+    assert "the whole batch failed because of an ill-conditioned block" in message
     report = rg.check(written(tmp_path, "thread_safe = False\n" + REFUSES, "other.py"), cases=ONE, **options)
     assert "says that it is not" in row_of(report, "thread_safe").message
 
@@ -207,7 +207,7 @@ def test_what_depends_on_the_size_of_numbers_is_laid_to_no_circumstance(tmp_path
     assert row.verdict.value == "WRONG"
     assert "all numbers times a power of two" in row.diagnosis
     assert "after a call" not in row.diagnosis
-    assert not any(other.fails for other in report.rows if other is not row)
+    assert not any(second.fails for second in report.rows if second is not row)
 
 
 # What may be lost ----------------------------------------------------------------------------------------------------

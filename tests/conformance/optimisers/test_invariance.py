@@ -307,9 +307,9 @@ def test_wrong_rules_do_not_with_the_step_and_what_they_keep(name, dtype, every_
     row = judged(step, dtype=dtype)["step.invariant"]
     assert row.verdict is Verdict.WRONG, row.message
     assert f"from step {first} on" in row.message
-    (said,) = (line for line in row.message.splitlines() if line.startswith("the optimiser is invariant"))
+    (message,) = (line for line in row.message.splitlines() if line.startswith("the optimiser is invariant"))
     for element in ("rotations", "scalings", "general elements"):
-        assert (element in said) == (element in kept), row.message
+        assert (element in message) == (element in kept), row.message
 
 
 READ = {
@@ -328,9 +328,9 @@ READ = {
 @pytest.mark.parametrize("name", READ)
 def test_the_first_step_is_read(name):
     rules = RIGHT | {name: step for name, (step, *_) in WRONG.items()} | {"damped": damped(1e-6)}
-    found = rg.read(SimpleNamespace(step=rules[name]))["step", ""]
-    assert (found and tuple(found.lines())) == READ[name]
-    assert found is None or found.epsilon == (1e-6 if name == "damped" else 0.0)
+    result = rg.read(SimpleNamespace(step=rules[name]))["step", ""]
+    assert (result and tuple(result.lines())) == READ[name]
+    assert result is None or result.epsilon == (1e-6 if name == "damped" else 0.0)
 
 
 def damped(eps):
@@ -497,20 +497,22 @@ def test_starts_at_zero():
         with np.errstate(all="ignore"):
             return state, G - 0.1 * e_G / np.linalg.norm(H), H - 0.1 * e_H / np.linalg.norm(G)
 
-    found = {one.__name__: judged(one, ["step.starts"])["step.starts"] for one in (guarded, scaled, divided, momentum)}
-    assert found["guarded"].verdict is Verdict.PASS
-    assert found["guarded"].message == (
+    result = {
+        item.__name__: judged(item, ["step.starts"])["step.starts"] for item in (guarded, scaled, divided, momentum)
+    }
+    assert result["guarded"].verdict is Verdict.PASS
+    assert result["guarded"].message == (
         "from G = 0, G Hᵀ depends on the representation; from H = 0, G Hᵀ depends on the representation"
     )
     assert (
-        found["scaled"].message
+        result["scaled"].message
         == "from G = 0, G Hᵀ does not move in 10 steps; from H = 0, G Hᵀ does not move in 10 steps"
     )
     assert (
-        found["divided"].message
+        result["divided"].message
         == "from G = 0, G, H or G Hᵀ is not finite after step 1; from H = 0, G, H or G Hᵀ is not finite after step 1"
     )
-    assert "from H = 0, there is no result: LinAlgError" in found["momentum"].message
+    assert "from H = 0, there is no result: LinAlgError" in result["momentum"].message
 
 
 @pytest.mark.slow
@@ -571,9 +573,9 @@ def test_by_how_much_a_rule_is_not_invariant_is_said_of_each_class_of_elements()
     def single(state, G, H, e_G, e_H):
         return state, *(x - 0.1 * (e.astype(np.float32) * 1.0) for x, e in ((G, e_G), (H, e_H)))
 
-    said = judged(single)["step.invariant"].message
-    assert "under none of the matrices A that were tried" in said
-    assert re.search(r"the largest differences, .* of at most 1: rotations \de-0\d, scalings 0\.\d", said)
+    message = judged(single)["step.invariant"].message
+    assert "under none of the matrices A that were tried" in message
+    assert re.search(r"the largest differences, .* of at most 1: rotations \de-0\d, scalings 0\.\d", message)
 
 
 def test_what_earlier_runs_left_is_seen():
@@ -598,9 +600,9 @@ def test_blocks():
     def single(state, G, H, e_G, e_H):
         return plain(state, G, H, e_G.T.T, e_H.T.T) if G.ndim == 2 else 1 / 0
 
-    found = [judged(one, ["step.blocks"])["step.blocks"] for one in (plain, coupled, single)]
-    assert [row.verdict for row in found] == [Verdict.PASS, Verdict.CONTRACT, Verdict.PARTIAL]
-    assert "takes no leading dimensions: ZeroDivisionError" in found[2].message
+    result = [judged(item, ["step.blocks"])["step.blocks"] for item in (plain, coupled, single)]
+    assert [row.verdict for row in result] == [Verdict.PASS, Verdict.CONTRACT, Verdict.PARTIAL]
+    assert "takes no leading dimensions: ZeroDivisionError" in result[2].message
 
 
 @pytest.mark.slow
@@ -664,14 +666,14 @@ def test_the_plot_the_plain_data_and_the_table(tmp_path):
     report = rg.check(SimpleNamespace(step=plain), checks=["step.invariant"])
     assert "distance of X" in report.to_html()
     (row,) = report.to_dict()["rows"]
-    assert row["points"] == row["decisive_points"] == sum(one["blocks"] for one in row["measurements"])
+    assert row["points"] == row["decisive_points"] == sum(item["blocks"] for item in row["measurements"])
     report.print(printed := io.StringIO())
     points, ratio = re.search(r"^step.invariant +any metric +(\S+) +(\S+) +-  WRONG", printed.getvalue(), re.M).groups()
     assert points == f"{row['points']}/{row['points']}"
     assert float(ratio) == pytest.approx(row["worst_ratio"], rel=0.05)
     assert "\n  the optimiser is invariant only under rotations\n" in printed.getvalue()
     assert row["kind"] == "trajectory"
-    steps = [one["condition"] for one in row["measurements"] if "/step" in one["case"]]
+    steps = [item["condition"] for item in row["measurements"] if "/step" in item["case"]]
     assert {1.0, 2.0, 5.0, 10.0, 25.0} <= set(steps)
 
 
@@ -687,9 +689,9 @@ def test_the_command_line(capsys, tmp_path):
         "    return state, G - 0.1 * e_G @ np.linalg.inv(T), H - 0.1 * e_H @ np.linalg.inv(S)\n"
     )
     status = cli.main(["check", str(file), "--checks", "step.invariant", "--option", "scaled=True,False", "--quiet"])
-    said = capsys.readouterr().out
+    message = capsys.readouterr().out
     assert status == 1
-    assert "WRONG: step.invariant[scaled=False]" in said
+    assert "WRONG: step.invariant[scaled=False]" in message
     cli.main(["check", "--list", "--checks", "step"])
     listed = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("trajectory")]
     assert listed == list(TRAJECTORY)
@@ -727,10 +729,10 @@ def test_random_numbers_of_an_unseeded_generator_are_a_reason_not_to_judge():
 @pytest.mark.slow
 def test_no_difference_is_larger_than_the_largest():
     row = judged(plain, ["step.invariant"])["step.invariant"]
-    said = re.search(r"differ by (\S+) of both .* and by (\S+) after (?s:.*)of at most 1: (.*)\n", row.message)
-    assert said, row.message
-    largest = max(float(one.split()[-1]) for one in said[3].split(", "))
-    assert max(float(said[1]), float(said[2])) <= 1.06 * largest, "to one digit"
+    message = re.search(r"differ by (\S+) of both .* and by (\S+) after (?s:.*)of at most 1: (.*)\n", row.message)
+    assert message, row.message
+    largest = max(float(item.split()[-1]) for item in message[3].split(", "))
+    assert max(float(message[1]), float(message[2])) <= 1.06 * largest, "to one digit"
 
 
 @pytest.mark.exhaustive

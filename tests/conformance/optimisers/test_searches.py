@@ -22,11 +22,11 @@ def ours(metric, problem, G, H, rho, order):
         return value, rg.Pair(*grads)
 
     if metric == "adaptive":
-        found = rg.adaptive_sharpness(value_and_grad, pair, rho, n_restarts=2)
+        result = rg.adaptive_sharpness(value_and_grad, pair, rho, n_restarts=2)
     else:
         geometry = {"inv": rg.InvariantMetric, "mix": rg.MixedMetric}[metric]()
-        found = rg.worst_case_sharpness(value_and_grad, pair, geometry, rho, order=order, n_restarts=2)
-    return found.value, tuple(found.maximizer)
+        result = rg.worst_case_sharpness(value_and_grad, pair, geometry, rho, order=order, n_restarts=2)
+    return result.value, tuple(result.maximizer)
 
 
 def is_short(network):
@@ -54,9 +54,9 @@ def test_our_search_is_judged_right_and_finds_nearly_all():
     rows = searches_of(report)
     assert [row.verdict for row in rows] == [Verdict.PASS] * 7
     for row in rows:
-        found = [1.0 - one.relative_error for one in row.measurements]
-        assert np.median(found) > 0.999, str(row)
-        assert len(found) >= 10
+        result = [1.0 - e.relative_error for e in row.measurements]
+        assert np.median(result) > 0.999, str(row)
+        assert len(result) >= 10
     assert "% of the maximum" in rows[0].message
 
 
@@ -104,7 +104,7 @@ def test_a_search_in_single_precision_is_judged_by_its_roundoff(few_problems):
 
 
 def test_a_projection_in_single_precision_leaves_a_vertical_part_that_is_nobodys_mistake():
-    said = []
+    message = []
     for network in searches.make_problems("quick", 0, "float32"):
         space = rg.InvariantMetric().at(rg.Pair(network.G, network.H))
         for seed in range(5 * (not network.is_diagonal)):
@@ -115,12 +115,12 @@ def test_a_projection_in_single_precision_leaves_a_vertical_part_that_is_nobodys
             step = step * float(0.9 / np.linalg.norm(space.norm(step)))
             vertical = space.vertical_vector(np.array([np.eye(network.sizes[2])] * network.sizes[3]))
             tilted = step + vertical * float(0.1 / np.linalg.norm(space.norm(vertical)))
-            for one in (step, tilted):
-                value = network.increase(rg.Pair(network.G + one.G, network.H + one.H))
-                said.append(searches.SearchOutcome("inv", 1, network, 1.0, value, one).violation(np.inf))
-    assert len(said) >= 40
-    assert not any("horizontal" in one for one in said[::2])
-    assert all("not horizontal" in one for one in said[1::2])
+            for item in (step, tilted):
+                value = network.increase(rg.Pair(network.G + item.G, network.H + item.H))
+                message.append(searches.SearchOutcome("inv", 1, network, 1.0, value, item).violation(np.inf))
+    assert len(message) >= 40
+    assert not any("horizontal" in item for item in message[::2])
+    assert all("not horizontal" in item for item in message[1::2])
 
 
 def single_projection(G, H, v_G, v_H):
@@ -195,9 +195,9 @@ def test_a_routine_that_finds_less_than_a_half_is_inaccurate(monkeypatch):
 @pytest.mark.slow
 def test_what_a_routine_does_besides_is_a_finding(few_problems, capsys):
     def careless(metric, problem, G, H, rho, order):
-        found = ours(metric, problem, G, H, rho, order)
+        result = ours(metric, problem, G, H, rho, order)
         G *= 2.0
-        return found
+        return result
 
     report = judged(careless, metrics=["inv"])
     rows = {row.check: row for row in report.rows}
@@ -254,7 +254,7 @@ def test_eighty_percent_of_the_maximum_pass_with_that_finding(few_problems, monk
     report = judged(lazy)
     assert report.passed
     row = next(row for row in report.rows if str(row) == "sharpness_exact[inv]")
-    assert 0.5 < np.median([1.0 - one.relative_error for one in row.measurements]) < 0.85
+    assert 0.5 < np.median([1.0 - e.relative_error for e in row.measurements]) < 0.85
 
 
 @pytest.mark.slow
@@ -276,7 +276,7 @@ def test_the_reproduce_lines_of_searches_repeat_them(few_problems):
             SimpleNamespace(sharpness=changed(lambda value, a, b, G, H: (2.0 * value, (a, b)))),
             checks=[row.check], metrics=[row.metric] if row.metric != "adaptive" else ["inv"],
         )  # fmt: skip
-        assert [str(one) for one in again.rows if one.metric == row.metric] == [str(row)]
+        assert [str(item) for item in again.rows if item.metric == row.metric] == [str(row)]
         assert "relative error" not in " ".join(report.details(row))
 
 
@@ -291,8 +291,8 @@ def test_a_plain_callable_is_judged_by_the_order_that_it_uses(few_problems):
 
     report = rg.check(routine, checks=["sharpness"])
     assert report.passed
-    found = {str(row) for row in searches_of(report)}
-    assert found == {"sharpness_2[inv]", "sharpness_2[mix]", "sharpness_adaptive[adaptive]"}
+    result = {str(row) for row in searches_of(report)}
+    assert result == {"sharpness_2[inv]", "sharpness_2[mix]", "sharpness_adaptive[adaptive]"}
 
 
 def test_a_routine_cannot_change_the_judges_data(few_problems):
@@ -301,7 +301,7 @@ def test_a_routine_cannot_change_the_judges_data(few_problems):
         return 0.0, (0 * G, 0 * H)
 
     for row in judged(vandal).rows:
-        assert all(abs(one.relative_error - 1.0) < 1e-9 for one in row.measurements), "it finds nothing"
+        assert all(abs(e.relative_error - 1.0) < 1e-9 for e in row.measurements), "it finds nothing"
 
 
 @pytest.mark.parametrize("share", [-0.5, -0.6])

@@ -248,7 +248,7 @@ def test_what_has_nothing_to_do_with_threads_is_laid_to_none(kind):
 
     row, rows = row_of("riemannian_gradient", riemannian_gradient=riemannian_gradient)
     assert row.verdict is Verdict.WRONG
-    assert not any(one.fails for one in rows.values() if one is not row)
+    assert not any(value.fails for value in rows.values() if value is not row)
 
 
 @pytest.mark.slow

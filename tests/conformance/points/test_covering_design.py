@@ -73,13 +73,13 @@ def evidence_of(metric, seed=0):
     judge = Judge(plan, Backend(right_backend()), metric)
     for i in range(len(judge.points)):
         judge.judge_point(i)
-    return {name: found for name, found in judge.evidence.items() if name not in judge.rules}
+    return {name: result for name, result in judge.evidence.items() if name not in judge.rules}
 
 
 def met(evidence):
     """The levels, the circumstances, and the pairs of both, that decisive evidence has met."""
-    told = [one for one in evidence if one.decisive and one.event is Event.RESULT]
-    places = {(Features.parse(one.case), one.circumstance) for one in told}
+    message = [item for item in evidence if item.decisive and item.event is Event.RESULT]
+    places = {(Features.parse(item.case), item.circumstance) for item in message}
     levels = {level for features, _ in places for level in all_levels(features)}
     circumstances = {circumstance for _, circumstance in places}
     pairs = {(level, circumstance) for features, circumstance in places for level in all_levels(features)}
@@ -89,8 +89,8 @@ def met(evidence):
 
 def pairs_met(evidence):
     """Every two bands of sizes that decisive evidence has met together."""
-    told = {Features.parse(one.case) for one in evidence if one.decisive and one.event is Event.RESULT}
-    return {frozenset(pair) for one in told for pair in itertools.combinations(size_levels(one).items(), 2)}
+    message = {Features.parse(item.case) for item in evidence if item.decisive and item.event is Event.RESULT}
+    return {frozenset(pair) for item in message for pair in itertools.combinations(size_levels(item).items(), 2)}
 
 
 @pytest.fixture(scope="module", params=sampled(["inv", "mix"]))
@@ -100,22 +100,22 @@ def evidence(request):
 
 @pytest.mark.slow
 def test_every_level_is_met_by_some_value_where_it_decides(evidence):
-    found = [met(some) for some in evidence.values()]
-    assert not EVERY_LEVEL - set.union(*(one[3] for one in found))
+    result = [met(selection) for selection in evidence.values()]
+    assert not EVERY_LEVEL - set.union(*(item[3] for item in result))
 
 
 @pytest.mark.slow
 def test_every_two_bands_meet_where_they_decide(evidence):
     """For every value; exact geodesics of mix, which take long to enclose, have as many columns as they can."""
-    for name, some in evidence.items():
-        met = pairs_met(some)
+    for name, selection in evidence.items():
+        met = pairs_met(selection)
         wanted = EVERY_PAIR if name != "geodesic_exact" else set()
         assert not wanted - met, (name, [tuple(pair) for pair in wanted - met][:5])
 
 
 def exists(circumstance, value):
     """Whether there is such a call for a value at some clear point."""
-    scenes = (generate(one, "inv", "float64") for one in (Features(h=2), Features((3,), h=2)))
+    scenes = (generate(item, "inv", "float64") for item in (Features(h=2), Features((3,), h=2)))
     return any(circumstance.transformation(scene, value) is not None for scene in scenes)
 
 
@@ -129,17 +129,17 @@ def test_every_value_meets_every_circumstance_that_there_is_for_it(evidence):
 @pytest.mark.slow
 def test_pairs_are_met_as_far_as_there_is_room(evidence):
     for name in VALUES:
-        found = met(evidence[name])
-        assert len(found[2]) > 8 * len(found[1]), "each circumstance meets many levels"
+        result = met(evidence[name])
+        assert len(result[2]) > 8 * len(result[1]), "each circumstance meets many levels"
 
 
 @pytest.mark.slow
 def test_scopes_are_those_of_what_was_met():
     report = rg.check(right_backend(), checks=["christoffel", "horizontal_projection"], metrics=["inv"])
     for row in (row for row in report.rows if row.kind == "value"):
-        told = [Features.parse(one.case) for one in row.measurements if one.decisive]
-        assert {size[:4] for size in row.scope.met} == {(f.h, f.n, f.m, int(np.prod(f.blocks))) for f in told}
-        assert {word for word, *_ in row.scope.circumstances} <= {one.description for one in CIRCUMSTANCES}
+        message = [Features.parse(item.case) for item in row.measurements if item.decisive]
+        assert {size[:4] for size in row.scope.met} == {(f.h, f.n, f.m, int(np.prod(f.blocks))) for f in message}
+        assert {word for word, *_ in row.scope.circumstances} <= {item.description for item in CIRCUMSTANCES}
     widest = {row.check: max(size[-1] for size in row.scope.met) for row in report.rows if row.kind == "value"}
     assert widest["christoffel"] > widest["horizontal_projection"], "each as wide as what it can tell"
     scopes = [next(text for text, _ in report.foot(verbose) if text.startswith("scope")) for verbose in (False, True)]
@@ -155,13 +155,13 @@ def test_scopes_are_those_of_what_was_met():
 def test_trajectories_take_their_starts_and_elements_from_the_design():
     rule = Rule(Backend(right_backend()), "step", Points(), {})
     seen = InvarianceTest.of(rule)
-    starts = {one[0].case.rpartition("/")[0] for one in seen.told}
+    starts = {item[0].case.rpartition("/")[0] for item in seen.told}
     features = [Features.parse(name) for name in starts]
-    assert {size_levels(one)["h"] for one in features} >= {"1", "2 to 4", "5 to 16", "17 to 32"}
-    assert {size_levels(one)["n"] for one in features} >= {"= h", "near h", "tiles", "odd"}
-    assert {one.identity for one in features} >= {0, 1, 2, 3}
-    assert {one[0].subject for one in seen.told} == set(ELEMENTS)
-    assert max(one.relative_error for some in seen.told for one in some) <= 1.0
+    assert {size_levels(item)["h"] for item in features} >= {"1", "2 to 4", "5 to 16", "17 to 32"}
+    assert {size_levels(item)["n"] for item in features} >= {"= h", "near h", "tiles", "odd"}
+    assert {item.identity for item in features} >= {0, 1, 2, 3}
+    assert {item[0].subject for item in seen.told} == set(ELEMENTS)
+    assert max(item.relative_error for selection in seen.told for item in selection) <= 1.0
 
 
 def test_searches_have_one_column_and_several():
@@ -177,8 +177,8 @@ def test_arrays_keep_their_contents_however_they_lie(lies):
     scene = generate(Features((2, 3), 5, 4, 2, shared="rows" if lies == "overlapping" else "all"), "inv", "float64")
     call = scene.call(VALUES["christoffel"])
     laid = apply_layout(call.arrays, lies)
-    for one, x in zip(laid, call.arrays, strict=True):
-        assert np.array_equal(one.array, x)
+    for item, x in zip(laid, call.arrays, strict=True):
+        assert np.array_equal(item.array, x)
     if lies in ("fused", "overlapping"):
         assert np.may_share_memory(laid[0].base, laid[1].base)
     if lies == "overlapping":
@@ -195,11 +195,11 @@ def test_arrays_keep_their_contents_however_they_lie(lies):
 def test_a_turned_point_has_other_numbers_and_the_same_difficulty(value):
     scene = generate(Features((3,), h=2), "mix", "float64")
     for k in (1, 2, 5, 38):
-        there = scene.sign_flipped(k)
-        assert not np.array_equal(there.call(value).arrays[0], scene.call(value).arrays[0])
-        assert np.allclose(there.condition, scene.condition, rtol=1e-12)
-        assert np.array_equal(error_units(there, value).decisive, error_units(scene, value).decisive)
-        assert np.allclose(error_units(there, value).gram, error_units(scene, value).gram, rtol=1e-6)
+        target = scene.sign_flipped(k)
+        assert not np.array_equal(target.call(value).arrays[0], scene.call(value).arrays[0])
+        assert np.allclose(target.condition, scene.condition, rtol=1e-12)
+        assert np.array_equal(error_units(target, value).decisive, error_units(scene, value).decisive)
+        assert np.allclose(error_units(target, value).gram, error_units(scene, value).gram, rtol=1e-6)
 
 
 def test_points_have_few_circumstances_and_one_has_all():
@@ -213,6 +213,6 @@ def test_points_have_few_circumstances_and_one_has_all():
 
 def test_what_is_spread_meets_new_levels_first():
     points = [[("a", i % 2), ("b", i // 2)] for i in range(4)]
-    found = distribute(points, [("x", range(4))] * 2)
-    first, second = (points[i] for i, some in enumerate(found) if some)
+    result = distribute(points, [("x", range(4))] * 2)
+    first, second = (points[i] for i, selection in enumerate(result) if selection)
     assert set(first).isdisjoint(second)

@@ -79,7 +79,7 @@ class Population(FineTuned):
         return Model(
             blocks=dict(network.blocks),
             value_and_grad=lambda blocks, batch: evaluate(blocks, *batch),
-            batches=[tuple(one[k * size : (k + 1) * size] for one in sets["train"]) for k in range(self.batches)],
+            batches=[tuple(item[k * size : (k + 1) * size] for item in sets["train"]) for k in range(self.batches)],
             columns=vars(recipe) | outcomes(scores),
             frozen=encoder.FROZEN,
             weights=("head.weight",),
@@ -103,9 +103,9 @@ class Population(FineTuned):
         batches = []
         for k in range(self.batches):
             chosen = above[(k * self.batch_size + torch.arange(self.batch_size, device=self.device)) % len(above)]
-            parts = [one[chosen] for one in inputs]
+            parts = [item[chosen] for item in inputs]
             numbers = [
-                one.to(getattr(torch, np.dtype(dtype).name)) if one.is_floating_point() else one for one in parts
+                item.to(getattr(torch, np.dtype(dtype).name)) if item.is_floating_point() else item for item in parts
             ]
             batches.append((*numbers, torch.arange(len(chosen), device=self.device)))
         value_and_grad = lambda blocks, batch: evaluate(blocks, *batch)  # noqa: E731
@@ -160,7 +160,7 @@ def nouns(folder: str | Path) -> dict[str, Noun]:
         raise SystemExit(
             f"the nouns: expected WordNet's data.noun in {folder}, as the Debian package wordnet-base has it"
         )
-    found = {}
+    result = {}
     for line in place.read_text(encoding="utf-8").splitlines():
         data, _, gloss = line.partition(" | ")
         fields = data.split()
@@ -169,8 +169,8 @@ def nouns(folder: str | Path) -> dict[str, Noun]:
         pointers = fields[5 + 2 * int(fields[3], 16) :]
         above = [pointers[k + 1] for k in range(0, len(pointers) - 3, 4) if pointers[k] == "@"]
         definition = gloss.split(";")[0].split('"')[0].strip()
-        found[fields[0]] = Noun(f"{fields[4].replace('_', ' ')}: {definition}", tuple(above))
-    return found
+        result[fields[0]] = Noun(f"{fields[4].replace('_', ' ')}: {definition}", tuple(above))
+    return result
 
 
 class Families(NamedTuple):
@@ -187,16 +187,16 @@ class Families(NamedTuple):
     def cousin(self, name: str, chosen: Collection[str], rng: np.random.Generator) -> str:
         """One of these nouns whose hypernym is a sibling of this noun's hypernym, or ""."""
         grandparent = self.above(self.above(name))
-        aunts = [one for one in self.below.get(grandparent, ()) if one not in self.of[name].above]
+        aunts = [item for item in self.below.get(grandparent, ()) if item not in self.of[name].above]
         cousins = [
-            one for aunt in aunts for one in self.below.get(aunt, ()) if one in chosen and self.above(one) == aunt
+            item for aunt in aunts for item in self.below.get(aunt, ()) if item in chosen and self.above(item) == aunt
         ]
         return cousins[rng.integers(len(cousins))] if cousins else ""
 
     def shared(self, a: str, b: str) -> float:
         """Of the words of two definitions, the share that is in both."""
-        one, other = (set(re.findall(r"[a-z]{4,}", self.of[name].text.lower())) for name in (a, b))
-        return len(one & other) / max(1, len(one | other))
+        item, second = (set(re.findall(r"[a-z]{4,}", self.of[name].text.lower())) for name in (a, b))
+        return len(item & second) / max(1, len(item | second))
 
 
 @lru_cache(maxsize=1)
@@ -216,13 +216,13 @@ def families(folder: str | Path) -> Families:
 
 def pairs(folder: str | Path, part: str, count: int) -> list[tuple[str, str]]:
     """First and second nouns, the same for every model."""
-    found, rng = families(folder), np.random.default_rng([7, PARTS.index(part)])
+    result, rng = families(folder), np.random.default_rng([7, PARTS.index(part)])
     if part != "challenge":
-        return list(islice(_drawn(found, part, rng), count))
-    drawn = list(islice(_drawn(found, part, rng), 10 * count))
-    ranked = sorted(dict.fromkeys(drawn), key=lambda pair: found.shared(*pair))
-    includes = [pair for pair in ranked if pair[1] in found.of[pair[0]].above]
-    others = [pair for pair in ranked if pair[1] not in found.of[pair[0]].above]
+        return list(islice(_drawn(result, part, rng), count))
+    drawn = list(islice(_drawn(result, part, rng), 10 * count))
+    ranked = sorted(dict.fromkeys(drawn), key=lambda pair: result.shared(*pair))
+    includes = [pair for pair in ranked if pair[1] in result.of[pair[0]].above]
+    others = [pair for pair in ranked if pair[1] not in result.of[pair[0]].above]
     return includes[: count // 2] + others[::-1][: count - count // 2]
 
 
@@ -249,4 +249,4 @@ def hidden_examples(folder: str | Path, part: str, count: int, device: str) -> t
     labels = torch.tensor([int(b in of[a].above) for a, b in chosen])
     half = len(chosen)
     examples = ids[:half], masks[:half], ids[half:], masks[half:], labels
-    return encoder.hidden_states(tuple(one.to(device) for one in examples), FIRST)
+    return encoder.hidden_states(tuple(example.to(device) for example in examples), FIRST)

@@ -136,11 +136,13 @@ class Population:
 
     def rows(self, task: Task) -> list[Row]:
         """Certified values; the gap is the test loss, since the training loss is nothing."""
-        found, radii = network_set(self.setting, int(task.unit)), task.radii
-        columns = [{"test loss": float(loss), "gap": float(loss), "trained": found.trained} for loss in found.test_loss]
+        result, radii = network_set(self.setting, int(task.unit)), task.radii
+        columns = [
+            {"test loss": float(loss), "gap": float(loss), "trained": result.trained} for loss in result.test_loss
+        ]
         rho, rows = np.array(radii)[:, None], []
         for measure in task.measures:
-            certified = diagonal.worst_case(measure, found.u, found.v, found.X, found.y, rho, tight=False)
+            certified = diagonal.worst_case(measure, result.u, result.v, result.X, result.y, rho, tight=False)
             for radius, lower, upper in zip(radii, certified.lower, certified.upper, strict=True):
                 rows += [
                     {

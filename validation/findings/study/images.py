@@ -255,7 +255,7 @@ def fine_tune(module: Any, x: Any, y: Any, recipe: Recipe, epochs: int, batch: i
         images, target = augmented(x[part], recipe.augmentation, generator), one_hot(y[part], 10).float()
         if recipe.mixup:
             share = float(shares.beta(recipe.mixup, recipe.mixup))
-            other = torch.randperm(batch, generator=generator, device=x.device)
-            images, target = (share * one + (1.0 - share) * one[other] for one in (images, target))
+            second = torch.randperm(batch, generator=generator, device=x.device)
+            images, target = (share * item + (1.0 - share) * item[second] for item in (images, target))
         loss(module(images), target, label_smoothing=recipe.smoothing).backward()
         optimizer.step()

@@ -177,7 +177,7 @@ class Measured:
 
     def rows(self, measure: Measure, radii: Sequence[float]) -> list[dict[str, Any]]:
         """One row for every radius and batch; a value that there is not is NaN, with a note."""
-        found = []
+        result = []
         for index, batch in enumerate(self.model.batches):
             places = list(radii) if measure.needs_radius else [math.nan]
             note = ""
@@ -186,11 +186,11 @@ class Measured:
             # a finding about the measure at this model, and no reason to lose the others
             except (ArithmeticError, ValueError, ArpackNoConvergence) as error:
                 numbers, note = [math.nan] * len(places), f"{type(error).__name__}: {error}"
-            found += [
+            result += [
                 {**measure.settings, "rho": rho, "batch": index, "value": value, "note": note}
                 for rho, value in zip(places, numbers, strict=True)
             ]
-        return found
+        return result
 
     def _numbers(self, measure: Measure, radii: Sequence[float], batch: Any) -> list[float]:
         if measure.kind == "adaptive":
@@ -232,11 +232,11 @@ class Measured:
     def _worst(self, measure: Measure, radii: Sequence[float], batch: Any) -> list[float]:
         loss, params, metric = self._problem(measure, batch)
         order = measure.order if measure.curvature else 1
-        found = rg.worst_case_sharpness(
+        actual = rg.worst_case_sharpness(
             loss, params, metric, list(radii), order=order, n_iter=self.effort.n_iter, n_restarts=1, rng=self.seed,
             verify=self.model.verify, maximizers=False,
         )  # fmt: skip
-        return [result.value for result in found.results]
+        return [result.value for result in actual.results]
 
     def _with_euclidean_norm(self, measure: Measure, radii: Sequence[float], batch: Any) -> list[float]:
         """Appendix G's ablation, as the paper's text has it."""
@@ -250,12 +250,12 @@ class Measured:
         return [float(rg.paper.geodesic_sharpness(evaluated, blocks, rho, self.effort.n_iter)[0]) for rho in radii]
 
     def _adaptive(self, radii: Sequence[float], batch: Any) -> list[float]:
-        found = rg.adaptive_sharpness(
+        actual = rg.adaptive_sharpness(
             lambda blocks: self.model.value_and_grad(blocks, batch), self.model.blocks, list(radii),
             names=list(self.model.moving()), n_iter=self.effort.n_iter, n_restarts=1,
             rng=self.seed, verify=self.model.verify, maximizers=False,
         )  # fmt: skip
-        return [result.value for result in found.results]
+        return [result.value for result in actual.results]
 
     def _average(self, measure: Measure, radii: Sequence[float], batch: Any) -> list[float]:
         loss, params, metric = self._problem(measure, batch)
@@ -275,10 +275,10 @@ class Measured:
     def _top(self, hessian: RiemannianHessian) -> float:
         start = np.random.default_rng(self.seed).standard_normal(hessian.shape[0])
         ncv = min(20, hessian.shape[0])
-        found = eigsh(
+        result = eigsh(
             hessian, 1, which="LA", v0=start, ncv=ncv, maxiter=self.effort.restarts, tol=1e-2, return_eigenvectors=False
         )
-        return float(found[0])
+        return float(result[0])
 
     def _trace(self, hessian: RiemannianHessian) -> float:
         generator = np.random.default_rng(self.seed)

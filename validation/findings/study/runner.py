@@ -145,12 +145,12 @@ def write(task: Task, rows: list[Row]) -> None:
 
 def versions_of(tasks: Sequence[Task]) -> dict[str, list[dict[str, str]]]:
     """Of each population, on what its finished units were computed."""
-    found: dict[str, list[dict[str, str]]] = {}
+    result: dict[str, list[dict[str, str]]] = {}
     for task in tasks:
-        known = found.setdefault(task.population.name, [])
+        known = result.setdefault(task.population.name, [])
         versions = json.loads(task.place.read_text(encoding="utf-8"))["versions"]
         known += [] if versions in known else [versions]
-    return found
+    return result
 
 
 def run(tasks: Sequence[Task], workers: Workers = 1) -> list[Row]:
@@ -168,20 +168,20 @@ def run(tasks: Sequence[Task], workers: Workers = 1) -> list[Row]:
     list of dict
         In the order of the tasks, whoever did them.
     """
-    found = {task.place: rows for task in tasks if (rows := done(task)) is not None}
-    missing = [task for task in tasks if task.place not in found]
+    result = {task.place: rows for task in tasks if (rows := done(task)) is not None}
+    missing = [task for task in tasks if task.place not in result]
     for task in {(task.module, task.options): task for task in missing}.values():
         prepare = getattr(task.population, "prepare", None)
         if prepare is not None:  # what all models begin with, before several processes need it
             prepare(task.weights)
     with show_progress("models") as tell:
-        tell(len(found), len(tasks), "")
+        tell(len(result), len(tasks), "")
         for task, rows in _mapped(missing, workers):
             if done(task) is None:  # it was done on a machine with other files
                 write(task, rows)
-            found[task.place] = json.loads(json.dumps(rows))
-            tell(len(found), len(tasks), task.place.stem)
-    return [row for task in tasks for row in found[task.place]]
+            result[task.place] = json.loads(json.dumps(rows))
+            tell(len(result), len(tasks), task.place.stem)
+    return [row for task in tasks for row in result[task.place]]
 
 
 def _mapped(tasks: list[Task], workers: Workers) -> Iterator[tuple[Task, list[Row]]]:
@@ -297,13 +297,13 @@ def by_model(rows: Iterable[Row], named: Callable[[Row], str]) -> list[Row]:
     >>> by_model([row, {**row, "batch": 1, "value": 3.0}], lambda row: row["measure"])
     [{'unit': '0', 'model': 'a', 'gap': 0.1, 'inv': 2.5}]
     """
-    told: dict[tuple[str, str], Row] = {}
+    message: dict[tuple[str, str], Row] = {}
     values: dict[tuple[str, str], dict[str, list[float]]] = {}
     for row in rows:
         model = row["unit"], row["model"]
-        told.setdefault(model, about(row))
+        message.setdefault(model, about(row))
         values.setdefault(model, {}).setdefault(named(row), []).append(row["value"])
-    return [told[model] | {name: float(np.mean(of)) for name, of in values[model].items()} for model in told]
+    return [message[model] | {name: float(np.mean(of)) for name, of in values[model].items()} for model in message]
 
 
 def columns(rows: Iterable[Row], outcome: str) -> tuple[dict[str, Any], Any]:
@@ -327,15 +327,15 @@ def columns(rows: Iterable[Row], outcome: str) -> tuple[dict[str, Any], Any]:
         model = f"{row['unit']}/{row['model']}"
         outcomes[model] = float(row[outcome])
         values.setdefault(str(row["measure"]), {}).setdefault(model, []).append(float(row["value"]))
-    found = {
+    result = {
         name: np.array([float(np.mean(of.get(model, [math.nan]))) for model in outcomes]) for name, of in values.items()
     }
-    return found, np.array(list(outcomes.values()))
+    return result, np.array(list(outcomes.values()))
 
 
 def of_population(rows: Iterable[Row]) -> Mapping[str, list[Row]]:
     """Rows by population."""
-    found: dict[str, list[Row]] = {}
+    result: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(str(row["population"]), []).append(row)
-    return found
+        result.setdefault(str(row["population"]), []).append(row)
+    return result

@@ -191,12 +191,12 @@ def differences(measures: Mapping[str, npt.ArrayLike], y: npt.ArrayLike, of: str
     """
     S_y = signs(y)
     base = signs(measures[of]) * S_y
-    found = {}
+    result = {}
     for name, values in measures.items():
         if name != of:
             products = signs(values) * S_y - base
-            found[name] = _estimate(products, ~np.eye(len(products), dtype=bool), seed)
-    return found
+            result[name] = _estimate(products, ~np.eye(len(products), dtype=bool), seed)
+    return result
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -207,11 +207,11 @@ def holm(p: Sequence[float]) -> list[float]:
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
-    order, found, largest = np.argsort(p), [0.0] * len(p), 0.0
+    order, result, largest = np.argsort(p), [0.0] * len(p), 0.0
     for k, i in enumerate(order):
         largest = max(largest, min(1.0, (len(p) - k) * p[i]))
-        found[i] = largest
-    return found
+        result[i] = largest
+    return result
 
 
 def median(values: Sequence[float], seed: int = 0) -> Estimate:
@@ -222,11 +222,11 @@ def median(values: Sequence[float], seed: int = 0) -> Estimate:
     >>> median([1.0, 2.0, 3.0]).value
     2.0
     """
-    there = np.asarray([value for value in values if np.isfinite(value)])
-    if not len(there):
+    target = np.asarray([value for value in values if np.isfinite(value)])
+    if not len(target):
         return Estimate(np.nan, np.nan, np.nan)
-    drawn = np.random.default_rng(seed).integers(len(there), size=(RESAMPLES, len(there)))
-    return Estimate(float(np.median(there)), *_interval(np.median(there[drawn], axis=1)))
+    drawn = np.random.default_rng(seed).integers(len(target), size=(RESAMPLES, len(target)))
+    return Estimate(float(np.median(target)), *_interval(np.median(target[drawn], axis=1)))
 
 
 def _estimate(products: Array, pair: npt.NDArray[np.bool_], seed: int) -> Estimate:
@@ -240,14 +240,14 @@ def _resampled(products: Array, pair: npt.NDArray[np.bool_], seed: int) -> Array
     """The same mean over models drawn with replacement, many times."""
     n = len(products)
     generator = np.random.default_rng(seed)
-    found = np.full(RESAMPLES, np.nan)
+    result = np.full(RESAMPLES, np.nan)
     for i in range(RESAMPLES):
         # how often each model was drawn; a model and itself are no pair
         counts = np.bincount(generator.integers(n, size=n), minlength=n).astype(np.float64)
         pairs = counts @ pair @ counts
         if pairs > 0:
-            found[i] = counts @ products @ counts / pairs
-    return found[np.isfinite(found)]
+            result[i] = counts @ products @ counts / pairs
+    return result[np.isfinite(result)]
 
 
 def _interval(drawn: Array) -> tuple[float, float]:

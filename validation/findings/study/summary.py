@@ -32,14 +32,14 @@ def by_radius(rows: Sequence[Row], outcome: str) -> dict[str, dict[float, dict[s
         Of each: ``tau_a`` [value, low, high], ``p``, ``models``, ``sets``, ``missing`` (models without a number), and
         τ ``given`` the step size, if models differ in it: of what it leaves of both ranks (`statistics.rest`).
     """
-    found: dict[str, dict[float, dict[str, Any]]] = {}
+    result: dict[str, dict[float, dict[str, Any]]] = {}
     sets = _sets(rows)
     radii = list(dict.fromkeys(_radius(row) for row in rows))
     for radius in radii:
-        at = [[row for row in one if _radius(row) == radius] for one in sets]
-        for measure in dict.fromkeys(str(row["measure"]) for one in at for row in one):
-            found.setdefault(measure, {})[radius] = _ranked(at, measure, outcome)
-    return found
+        at = [[row for row in item if _radius(row) == radius] for item in sets]
+        for measure in dict.fromkeys(str(row["measure"]) for item in at for row in item):
+            result.setdefault(measure, {})[radius] = _ranked(at, measure, outcome)
+    return result
 
 
 def _radius(row: Row) -> float:
@@ -71,27 +71,27 @@ def _sets(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _ranked(sets: list[list[Row]], measure: str, outcome: str) -> dict[str, Any]:
-    found, missing = [], 0
+    result, missing = [], 0
     for rows in sets:
         values, y = columns(rows, outcome)
         if measure not in values:
             continue
-        there = np.isfinite(values[measure]) & np.isfinite(y)
-        missing += int(np.count_nonzero(~there))
-        if there.sum() >= FEWEST:
-            found.append(statistics.correlation(values[measure][there], y[there]))
-    if not found:
+        target = np.isfinite(values[measure]) & np.isfinite(y)
+        missing += int(np.count_nonzero(~target))
+        if target.sum() >= FEWEST:
+            result.append(statistics.correlation(values[measure][target], y[target]))
+    if not result:
         return {"models": 0, "missing": missing}
     given = None
     if len(sets) == 1 and has_step_sizes(rows):
-        steps = columns(rows, GIVEN)[1][there]
-        left = [statistics.rest(z[there], steps) for z in (values[measure], y)]
+        steps = columns(rows, GIVEN)[1][target]
+        left = [statistics.rest(z[target], steps) for z in (values[measure], y)]
         given = list(statistics.estimated_tau(*left))
     return {
-        "tau_a": list(statistics.median([one.tau_a.value for one in found]) if len(sets) > 1 else found[0].tau_a),
-        "p": float(np.median([one.p for one in found])),
-        "models": sum(one.models for one in found),
-        "sets": len(found),
+        "tau_a": list(statistics.median([item.tau_a.value for item in result]) if len(sets) > 1 else result[0].tau_a),
+        "p": float(np.median([item.p for item in result])),
+        "models": sum(item.models for item in result),
+        "sets": len(result),
         "missing": missing,
         "given": given,
     }
@@ -105,12 +105,12 @@ def of_others(rows: Sequence[Row]) -> dict[str, list[float]]:
     if not is_one_set(rows):
         return {}
     models = [about(row) for row in {row["unit"]: row for row in rows}.values()]
-    gap, found = [one["gap"] for one in models], {}
+    gap, result = [item["gap"] for item in models], {}
     for name in (name for name in models[0] if name not in _NO_NUMBERS):
-        values = [float(one.get(name, math.nan)) for one in models]
+        values = [float(item.get(name, math.nan)) for item in models]
         if len(set(values)) > 1 and np.isfinite(values).all():
-            found[name] = list(statistics.estimated_tau(values, gap))
-    return found
+            result[name] = list(statistics.estimated_tau(values, gap))
+    return result
 
 
 def between_halves(rows: Sequence[Row]) -> dict[str, float]:
@@ -119,5 +119,5 @@ def between_halves(rows: Sequence[Row]) -> dict[str, float]:
         return {}
     models = by_model(rows, lambda row: f"{measure_at(row)}, {int(row['batch']) % 2}")
     names = dict.fromkeys(map(measure_at, rows))
-    halves = {name: [[one.get(f"{name}, {k}", math.nan) for one in models] for k in (0, 1)] for name in names}
+    halves = {name: [[item.get(f"{name}, {k}", math.nan) for item in models] for k in (0, 1)] for name in names}
     return {name: statistics.tau_a(*both) for name, both in halves.items() if np.isfinite(both).all()}

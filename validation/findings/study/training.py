@@ -100,9 +100,9 @@ class FineTuned(ABC):
         """
         model = self.checkpoint(cache, np.float64)
         loss = partial(model.value_and_grad, batch=model.batches[0])
-        found = rg.symmetry.verify(loss, model.blocks, rg.networks.block_metric(model.moving(), "inv"))
-        if not found.holds:
-            raise ValueError(f"the symmetries of the checkpoint: {found}")
+        result = rg.symmetry.verify(loss, model.blocks, rg.networks.block_metric(model.moving(), "inv"))
+        if not result.holds:
+            raise ValueError(f"the symmetries of the checkpoint: {result}")
 
 
 def kept(module: Any, folder: Path, unit: str, recipe: Any, train: Callable[[Any], None]) -> None:
@@ -145,9 +145,9 @@ def outcomes(sets: Iterable[tuple[str, Any, Any]]) -> dict[str, float]:
     """Errors and losses of named scores with their labels, "train" and "test", and the gap."""
     import torch
 
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for name, scores, labels in sets:
-        found[f"{name} error"] = float((scores.argmax(1) != labels).double().mean())
-        found[f"{name} loss"] = float(torch.nn.functional.cross_entropy(scores, labels))
-    found["gap"] = round(found["test error"] - found["train error"], 9)  # equal gaps are to be equal
-    return found
+        result[f"{name} error"] = float((scores.argmax(1) != labels).double().mean())
+        result[f"{name} loss"] = float(torch.nn.functional.cross_entropy(scores, labels))
+    result["gap"] = round(result["test error"] - result["train error"], 9)  # equal gaps are to be equal
+    return result
