@@ -35,7 +35,8 @@ class Coverage:
         path = Path(place).resolve()
         # of refgeo's own modules one alone: the rest of the package is the referee's
         own = [str(path)] if _HERE in path.parents else [f"{path.parent}{os.sep}*"]
-        installed = [f"{folder}{os.sep}*" for folder in _environments() if folder not in path.parents]
+        others = [*_environments(), _HERE]  # refgeo's own tree may lie below the backend's folder
+        installed = [f"{folder}{os.sep}*" for folder in others if folder not in path.parents]
         import coverage
 
         self._measured = coverage.Coverage(

@@ -1,7 +1,12 @@
 """Lines that no decisive call has reached are named, and no others."""
 
 import dataclasses
+import os
 import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -150,3 +155,13 @@ def test_functions_of_one_line_are_run(tmp_path):
         "def christoffel(metric, *a): return rg.paper.christoffel(metric, *a)\n"
     )
     assert rg.check(str(file), cases=["5x4x2/k3"]).not_run == {}
+
+
+@pytest.mark.slow
+def test_refgeo_itself_below_the_folder_of_a_backend_is_not_its_own(tmp_path):
+    shutil.copytree(Path(rg.__file__).parent, tmp_path / "refgeo")
+    (tmp_path / "mine.py").write_text("from refgeo.paper import inner_product\n")
+    command = [sys.executable, "-P", "-m", "refgeo", "check", "mine.py", "--quiet", "--strict", "--case", "5x4x2/k3"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
