@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.conformance.diagnosis.diagnosis import NO_FORMULA, diagnose_result
+from refgeo.conformance.diagnosis.causes import NO_FORMULA, diagnose_result
 from refgeo.conformance.execution.backend import TIMEOUT, Backend
 from refgeo.conformance.judging.checks import (
     CHECKS,

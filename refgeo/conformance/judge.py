@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from refgeo.conformance.diagnosis.diagnosis import FailedCheck, diagnose
+from refgeo.conformance.diagnosis.causes import FailedCheck, diagnose
 from refgeo.conformance.execution.backend import Backend
 from refgeo.conformance.judging.checks import CHECKS, Check
 from refgeo.conformance.judging.evidence import NON_FINITE, Evidence, result_is_expected

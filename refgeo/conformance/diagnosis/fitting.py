@@ -68,9 +68,6 @@ _EPSILON_RANGE = (1e-13, 3.0)
 """The range in which ε is searched; chosen."""
 
 
-# Numbers at random points --------------------------------------------------------------------------------------------
-
-
 Exact = Callable[[Array, float], list[float] | None]
 """A function that rounds fitted coefficients to numbers that people write; None if they are not near such numbers."""
 
@@ -157,9 +154,6 @@ class _Fitter:
             same = all(self.explains(2.0**power * x, y) for power, y in zip(powers, others, strict=True))
             degrees.append((powers[0], powers[1]) if same and self.metric in PAIR_METRICS else None)
         return degrees
-
-
-# Terms ---------------------------------------------------------------------------------------------------------------
 
 
 # Least squares over terms --------------------------------------------------------------------------------------------

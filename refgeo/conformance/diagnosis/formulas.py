@@ -17,8 +17,6 @@ from refgeo.geometry.pair_space import PairTangentSpace
 from refgeo.support.arguments import Array
 
 Coefficients = dict[str, float]
-
-
 Function = Callable[..., Pair]
 
 
@@ -29,12 +27,8 @@ UNREAD = (
 
 
 GRAMS = ("S", "T", "S⁻¹", "T⁻¹")
-
-
 _PRINTED_EQUATION = {"S T Λᵀ": 1.0, "Λᵀ T S": 1.0, "T Gᵀv_G": 1.0, "v_HᵀH S": -1.0}
 """The equation for Λ of Sec. 5.2 as printed, transposed."""
-
-
 _COVECTORS = {entry.name for operation in OPERATIONS.values() for entry in operation.inputs if entry.type == "covector"}
 
 
@@ -128,8 +122,6 @@ def _differences(mine: Coefficients, theirs: Coefficients) -> Iterator[str]:
 
 
 _DECIMAL_DENOMINATORS = (10, 20, 50, 100, 200, 500, 1000)
-
-
 _SYMBOLS = {Fraction(1, 2): "½", Fraction(1, 4): "¼", Fraction(3, 4): "¾", Fraction(1, 3): "⅓", Fraction(2, 3): "⅔"}
 
 

@@ -1,1 +1,1 @@
-"""From answers to evidence, and from evidence to rows with verdicts."""
+"""Turn answers into `evidence`, and evidence into rows (`verdict`); `checks` lists all checks."""

@@ -1,1 +1,1 @@
-"""Judge whole runs: searches for sharpness, and trajectories of update rules."""
+"""Judge whole runs: `searches` for sharpness, and the `invariance` of trajectories of update rules."""

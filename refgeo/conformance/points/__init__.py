@@ -1,1 +1,1 @@
-"""Make test points: features, covering design, random arrays, circumstances."""
+"""Make test points: `features`, `covering_design` with the special levels, `sampling`, `circumstances`, `sources`."""

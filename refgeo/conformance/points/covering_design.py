@@ -4,8 +4,9 @@ It combines two notions of combinatorial testing, so that faults are met and do 
 
 - *Pairwise coverage* of sizes: every feasible pair of size levels, such as 64 columns and a dozen blocks, occurs in
   some point.
-- *Base-choice coverage* of special levels, such as G = H: each occurs in a point without another special level, and
-  again, possibly together with others, for narrow and wide heads, for single blocks and batches.
+- *Base-choice coverage* of special levels, such as G = H: each occurs in a point in which it is visible, and again for
+  narrow and wide heads, for single blocks and batches. It is visible without another special level; a special t masks
+  no other level, and may come with one (`visible_levels`).
 """
 
 from __future__ import annotations
@@ -61,8 +62,6 @@ SIZE_LEVELS: dict[str, dict[str, tuple[Any, ...]]] = {
     "κ": {"1": (1.0,), "3": (3.0,), "30": (30.0,), "100": (100.0,)},
 }  # fmt: skip
 """Size levels of each kind: a named range, with the values from which the seed draws; rows may depend on h instead."""
-
-
 SPECIAL_LEVELS: dict[str, dict[str, Overrides]] = {
     "condition": _levels(*_joint(
         "condition_G condition_H", (1.0, 100.0), (100.0, 1.0), (330.0, 330.0), (700.0, 3.0), (3.0, 700.0), (1e3, 1e3),
@@ -99,16 +98,10 @@ SPECIAL_LEVELS: dict[str, dict[str, Overrides]] = {
     "t": _levels(*_values("t", -2.0, 2.5, 0.0, 1.0, -0.75, 1000.0, 0.3, 0.00390625, 1e-7)),
     "precision": _levels({"single": 1}),
 }  # fmt: skip
-"""Special levels of each kind, and the fields that each of them sets."""
-
-
+"""Special levels of each kind, and the fields that each of them sets. A point has at most one level of each kind."""
 _SPECIAL = [((kind, name), level.items()) for kind, levels in SPECIAL_LEVELS.items() for name, level in levels.items()]
-
-
 NARROW = 16
 """Number of columns above which a head is wide."""
-
-
 _QUICK_WIDTHS = {"1": "1", "2 to 4": "2 to 16", "5 to 16": "2 to 16", "17 to 32": "17 to 32"}
 """Groups of levels of h in which the quick profile must meet each special level."""
 
@@ -170,8 +163,6 @@ def is_informative(features: Features, operation: Operation) -> bool:
 
 _MAX_COST, _MAX_LARGE_COST = 20_000, 110_000
 """Bounds for `Features.cost`, in general and for the kind "large"."""
-
-
 _COST_SCALE = 4_000
 """Cost at which a point must cover twice as much to be preferred to a point without cost."""
 
@@ -271,8 +262,6 @@ def _pairwise_covering_array(rng: np.random.Generator) -> Iterator[Features]:
 
 Goal = tuple[Level, Level]
 """A coverage goal: a special level, and where it must occur (`_ISOLATED`, or a kind of size and a `_group`)."""
-
-
 _ISOLATED = ("", "")
 """In a point without another special level."""
 

@@ -1,14 +1,8 @@
-"""Features of a test point, and the covering design that generates the test points of a run.
+"""The features of a test point, by name.
 
 A `Features` value records everything about a test point that an implementation might branch on, divide by, or lose
-digits to. With a metric, a dtype and a seed it determines the point, and it round-trips through the point's name.
-
-`covering_design` combines two notions of combinatorial testing, so that faults are met and do not mask each other:
-
-- *Pairwise coverage* of sizes: every feasible pair of size levels, such as 64 columns and a dozen blocks, occurs in
-  some point.
-- *Base-choice coverage* of special levels, such as G = H: each occurs in a point without another special level, and
-  again, possibly beside others, for narrow and wide heads, for single blocks and batches.
+digits to. With a metric, a dtype and a seed it determines the point, and it round-trips through the point's name. Which
+features the points of a run have is decided in `covering_design.py`, where the special levels are, too.
 """
 
 from __future__ import annotations
@@ -258,9 +252,6 @@ def format_value(value: Any) -> str:
     return next((text for text in (f"{value:g}", f"{value:.12g}") if float(text) == value), repr(value))
 
 
-# Levels --------------------------------------------------------------------------------------------------------------
-
-
 def affects(name: str, operation: Operation) -> bool:
     """Return whether a feature describes an input of an operation.
 
@@ -279,12 +270,6 @@ def affects(name: str, operation: Operation) -> bool:
     }[_INPUT_DESCRIBED.get(name, "point")]
 
 
-# Pairwise coverage of sizes ------------------------------------------------------------------------------------------
-
-
-# Base-choice coverage of special levels ------------------------------------------------------------------------------
-
-
 def repair(features: Features) -> Features:
     """Change the fields that contradict a special level: rows, blocks and condition numbers give way to it."""
     n, m, h, blocks = features.n, features.m, features.h, features.blocks
@@ -301,6 +286,3 @@ def repair(features: Features) -> Features:
         names = ("size_G", "size_H", "uneven", "condition_G", "condition_H", *(["t"] if features.radial == 0.0 else []))
         overrides = {name: _DEFAULTS[name] for name in names}
     return replace(features, n=n, m=m, blocks=blocks, **overrides)
-
-
-# Distribution of other factors over the points -----------------------------------------------------------------------

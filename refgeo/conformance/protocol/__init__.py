@@ -1,1 +1,1 @@
-"""What a backend is: its functions, calls and answers, rules of conduct, and floating-point types; data only."""
+"""What a backend is, as data: its functions (`operations`), calls and answers, rules of conduct, precisions."""

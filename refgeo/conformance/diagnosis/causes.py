@@ -388,6 +388,7 @@ def _diagnose_state(failed: FailedCheck, samples: Sequence[Sample]) -> str:
         with failed.backend.isolated() as fresh:
             if fresh is failed.backend or not _passes(failed, fresh, scenes[0]):
                 return ""
+    # one change at a time, each of what a cache may have left out of its key
     for words, make_call in (PRECEDING_CALLS[name] for name in ("metric", "dtype", "order", "function")):
         preceding = make_call(scenes[0], failed.value)
         with failed.backend.isolated() as fresh:
@@ -403,7 +404,10 @@ def _diagnose_state(failed: FailedCheck, samples: Sequence[Sample]) -> str:
 
 
 def _modify_right_result(value: Value, samples: Sequence[Sample]) -> Iterator[Hypothesis]:
-    """Yield hypotheses: the result of the other metric, swapped parts, transposed parts, a constant factor."""
+    """Yield hypotheses: the result of the other metric, swapped parts, transposed parts, a constant factor.
+
+    The first hypothesis that predicts all results is the cause, so special ones come before those with a fitted factor.
+    """
     count = len(samples[0].right)
     if samples[0].scene.metric in ENDS:
         second_metric = samples[0].scene.other_metric
