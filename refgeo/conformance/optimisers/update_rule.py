@@ -23,9 +23,11 @@ from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array
 
 N_STEPS = 25
+"""Number of steps of a trajectory; chosen."""
 _NOISE = 16.0
 """Random change of every entry before each step, in roundings; chosen, large enough to exceed rounding itself."""
 SCALES = tuple(4.0**j for j in range(-12, 13))
+"""Sizes of the loss that are tried; chosen."""
 _GOOD_LENGTH = 0.4
 """Length of a good trajectory relative to its start; longer ones are unstable for many right rules. Chosen."""
 _FEW_STEPS = 3
