@@ -18,7 +18,7 @@ from refgeo.conformance.diagnosis.causes import FailedCheck, diagnose
 from refgeo.conformance.execution.backend import Backend
 from refgeo.conformance.judging.checks import CHECKS, Check
 from refgeo.conformance.judging.evidence import NON_FINITE, Evidence, result_is_expected
-from refgeo.conformance.judging.laws import JUDGED_VALUES, can_be_judged, evaluate
+from refgeo.conformance.judging.laws import can_be_judged, evaluate
 from refgeo.conformance.judging.verdict import NO_DIAGNOSIS, Diagnosis, EvidenceSummary, Row, make_row
 from refgeo.conformance.plan import Plan
 from refgeo.conformance.points.circumstances import (
@@ -34,7 +34,7 @@ from refgeo.conformance.points.scene import Scene
 from refgeo.conformance.points.sources import MAX_CONTEXT_ENTRIES, points_named
 from refgeo.conformance.protocol.call import Answer, Call, Event
 from refgeo.conformance.protocol.conduct import PER_CALL_RULES, first_line
-from refgeo.conformance.protocol.operations import Value
+from refgeo.conformance.protocol.operations import JUDGED_VALUES, Value
 
 _MAX_CONFIRMED_POINTS, _DRAWS_PER_POINT, _FRESH_DRAW = 4, 2, 70
 """Number of points at which a lenient verdict is confirmed, of fresh points for each, and where their draws begin."""

@@ -370,3 +370,18 @@ def _sinh_ratio(a: float, sigma: Array) -> Array:
     r = np.abs(np.log(sigma[..., :, None] / sigma[..., None, :]))
     quotient = np.divide(np.expm1(-2.0 * a * r), np.expm1(-2.0 * r), out=np.full(r.shape, a), where=r > 0.0)
     return np.asarray(np.exp((a - 1.0) * r) * quotient)
+
+
+def relative_speed(space: PairTangentSpace, v: Pair) -> Array:
+    """Return the speed of the factors relative to themselves: :math:`(‖v_G S^{-½}‖_F^2 + ‖v_H T^{-½}‖_F^2)^{½}`.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> float(relative_speed(rg.MixedMetric().at(Pair([[2.0]], [[5.0]])), Pair([[6.0]], [[20.0]])).round(12))
+    5.0
+    """
+    gauge = space.gauge
+    return np.asarray(
+        np.hypot(np.linalg.norm(v.G @ gauge.white_G, axis=(-2, -1)), np.linalg.norm(v.H @ gauge.white_H, axis=(-2, -1)))
+    )

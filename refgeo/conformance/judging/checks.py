@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from refgeo.conformance.judging.laws import RETRACTION
 from refgeo.conformance.protocol.call import UPDATE_RULES
 from refgeo.conformance.protocol.conduct import HARMFUL, RULES
-from refgeo.conformance.protocol.operations import FUNCTIONS, ROUTINE, VALUES, Value
+from refgeo.conformance.protocol.operations import FUNCTIONS, RETRACTION, ROUTINE, VALUES, Value
 from refgeo.geometry.pair_metrics import pair_metric
 from refgeo.support.arguments import as_list, one_of
 

@@ -27,17 +27,11 @@ from refgeo.conformance.judging.evidence import (
 from refgeo.conformance.points.circumstances import Transformation, perturb
 from refgeo.conformance.points.scene import Scene
 from refgeo.conformance.protocol.call import Answer, Call, Event, NoResult, is_demanding
-from refgeo.conformance.protocol.operations import OPERATIONS, VALUES, Parts, Value
+from refgeo.conformance.protocol.operations import RETRACTION, Parts, Value
 from refgeo.conformance.protocol.precision import N_PERTURBATIONS, round_to_dtype
 from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array
 
-RETRACTION = Value(
-    "retraction", OPERATIONS["retraction"], "a curve in the quotient with γ(0) = θ, γ'(0) = v", lambda *_: (),
-    lambda space, vectors, t: np.asarray(space.norm(space.point)), OPERATIONS["retraction"].loss,
-)  # fmt: skip
-JUDGED_VALUES = {value.name: value for value in (*VALUES.values(), RETRACTION)}
-"""All values of a backend's functions, by name; a geodesic has one for each order."""
 _FIVE_POINT_WEIGHTS = ((-2, 1.0), (-1, -8.0), (1, 8.0), (2, -1.0))
 """Multiples of the step δ at which a derivative evaluates the curve, and the weights of the points times 12δ."""
 

@@ -11,9 +11,10 @@ import ast
 import math
 import re
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from refgeo.conformance.protocol.operations import Operation
+if TYPE_CHECKING:
+    from refgeo.conformance.protocol.operations import Operation
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from refgeo.conformance.points.features import Features
-from refgeo.conformance.protocol.operations import relative_speed
 from refgeo.geometry.pair import Pair
-from refgeo.geometry.pair_space import PairTangentSpace
+from refgeo.geometry.pair_space import PairTangentSpace, relative_speed
 from refgeo.support.arguments import Array
 
 _UNEVEN_EXPONENTS = (0.0, -1.0, 0.5, -1.0 / 3.0)

@@ -15,12 +15,12 @@ import numpy.typing as npt
 from refgeo.conformance.points.features import Features
 from refgeo.conformance.points.sampling import draw_factors, draw_vectors, rng_of
 from refgeo.conformance.protocol.call import Call
-from refgeo.conformance.protocol.operations import COVECTORS, VECTORS, Operation, Parts, Value, relative_speed
+from refgeo.conformance.protocol.operations import COVECTORS, VECTORS, Operation, Parts, Value
 from refgeo.conformance.protocol.precision import PRECISIONS, Precision, round_to_dtype
 from refgeo.exact import Enclosure, EnclosureError, ExactTangentSpace
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import pair_metric
-from refgeo.geometry.pair_space import PairTangentSpace
+from refgeo.geometry.pair_space import PairTangentSpace, relative_speed
 from refgeo.support.arguments import ENDS, Array, number
 from refgeo.support.errors import about
 

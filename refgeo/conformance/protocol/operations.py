@@ -22,7 +22,7 @@ from refgeo import paper
 from refgeo.conformance.protocol.call import RULE_ARGUMENTS, UPDATE_RULES
 from refgeo.exact import Enclosure, ExactTangentSpace
 from refgeo.geometry.pair import Pair
-from refgeo.geometry.pair_space import PairTangentSpace
+from refgeo.geometry.pair_space import PairTangentSpace, relative_speed
 from refgeo.support.arguments import ENDS, Array
 
 Vectors = Sequence[Pair]
@@ -226,21 +226,6 @@ class Value:
         return tuple({"t": t, "order": self.order}[name] for name in self.operation.extra)
 
 
-def relative_speed(space: PairTangentSpace, v: Pair) -> Array:
-    """Return the speed of the factors relative to themselves: :math:`(‖v_G S^{-½}‖_F^2 + ‖v_H T^{-½}‖_F^2)^{½}`.
-
-    Examples
-    --------
-    >>> import refgeo as rg
-    >>> float(relative_speed(rg.MixedMetric().at(Pair([[2.0]], [[5.0]])), Pair([[6.0]], [[20.0]])).round(12))
-    5.0
-    """
-    gauge = space.gauge
-    return np.asarray(
-        np.hypot(np.linalg.norm(v.G @ gauge.white_G, axis=(-2, -1)), np.linalg.norm(v.H @ gauge.white_H, axis=(-2, -1)))
-    )
-
-
 def christoffel_size(space: PairTangentSpace, a: Pair, b: Pair) -> Array:
     r"""Return the scale of Γ(a, b): a bound on the length of each of its terms, which can cancel.
 
@@ -376,3 +361,10 @@ VALUES: dict[str, Value] = {
         _geodesic("exact", "the geodesic with velocity v at time t"),
     )
 }
+
+RETRACTION = Value(
+    "retraction", OPERATIONS["retraction"], "a curve in the quotient with γ(0) = θ, γ'(0) = v", lambda *_: (),
+    lambda space, vectors, t: np.asarray(space.norm(space.point)), OPERATIONS["retraction"].loss,
+)  # fmt: skip
+JUDGED_VALUES = {value.name: value for value in (*VALUES.values(), RETRACTION)}
+"""All values of a backend's functions, by name; a geodesic has one for each order."""

@@ -23,7 +23,7 @@ from refgeo.conformance.judging.verdict import Verdict, make_row
 from refgeo.conformance.points.features import Features
 from refgeo.conformance.points.scene import from_arrays, generate
 from refgeo.conformance.protocol.call import Answer, Event
-from refgeo.conformance.protocol.operations import VALUES
+from refgeo.conformance.protocol.operations import RETRACTION, VALUES
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_a_law_accuses_no_retraction_where_it_must_jump(t):
         """A rounding where the result jumps, and more elsewhere."""
         return replace(call, arrays=[call.arrays[0], call.arrays[1] + (-1e-15 if t == 1.0 else 1e-3), *call.arrays[2:]])
 
-    evidence = laws.evaluate(scene, laws.RETRACTION, retraction, move)
+    evidence = laws.evaluate(scene, RETRACTION, retraction, move)
     (reproducibility,) = (e for e in evidence if e.law.startswith("the result depends on the contents"))
     assert reproducibility.relative_error > 1e-4
     assert reproducibility.is_failure == (t != 1.0)
