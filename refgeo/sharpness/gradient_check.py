@@ -295,8 +295,7 @@ def verify_loss(
     step, longest = min(_FIRST_STEP * size, 0.1 * radius) if size else 0.1 * radius, _MAX_STEP * (size or radius)
     comparisons = {}
     lengths = objective.space.equalise(gradient)
-    for name in ("the gradient", "random signs"):
-        is_gradient = name == "the gradient"
+    for name, is_gradient in (("the gradient", True), ("random signs", False)):
         x = gradient if is_gradient else objective.space.random_signs(lengths, 0)
         x = x * (1.0 / (norm(x) or 1.0))
         slope, unit = float(gradient @ x), norm(gradient if is_gradient else gradient * x)
