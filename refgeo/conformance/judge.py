@@ -112,7 +112,7 @@ class Judge:
         return circumstance.transformation(next(circumstance.variants(scene)), value) is not None
 
     def _evaluate(self, plain: Scene, value: Value, circumstance: Circumstance = BASELINE) -> list[Evidence]:
-        """Call the backend in a circumstance, and compare the result with what is right."""
+        """Call the backend in a circumstance, and return the comparison with the right result as evidence."""
         scene = next(circumstance.variants(plain))
         transform = circumstance.transformation(scene, value)
         assert transform is not None
@@ -148,10 +148,10 @@ class Judge:
         return plain + self._attribute(circumstance, scene, value.operation.name, failures)
 
     def _evaluate_controls(self, circumstance: Circumstance, scene: Scene, value: Value) -> list[Evidence]:
-        """Make plain calls with the numbers of a changed call, to separate their effect from the circumstance's.
+        """Return the evidence of control calls: ordinary calls with the numbers of a call in a circumstance.
 
-        They are made in a process that has not seen these numbers; or if there can be none, with other numbers of the
-        same size, and of the same signs.
+        They separate the effect of the numbers from that of the circumstance. They are made in a process that has not
+        seen these numbers; or if there can be none, with other numbers of the same size, and of the same signs.
         """
         points = circumstance.variants(scene)
         changed = next(points)

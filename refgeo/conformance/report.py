@@ -257,7 +257,9 @@ class Report:
                 yield line, "bold" if line.startswith(("  differs", "  cause")) else ""
 
     def foot(self, verbose: bool = False) -> list[Line]:
-        """List the lines below the table: what is lost where κ is large, the scope, and what is missing."""
+        """List the lines below the table: digits that are lost at large κ, the scope, and what is not provided or not
+        run.
+        """
         losses = Counter(label for row in self._with(Verdict.PASS) for label, _ in row.remarks if label in _ALLOWED)
         allowed = {x: f"{words} {count_noun(losses[x], 'value')}" for x, words in _ALLOWED.items() if losses[x]}
         facts = [(x, f"{words} at a large κ, which is allowed") for x, words in allowed.items()]
@@ -335,7 +337,7 @@ class Report:
 
 
 def _names(rows: Sequence[Row], with_reason: bool) -> Iterator[str]:
-    """Name rows, once for both metrics; if asked for, with the reason of what is not simply absent."""
+    """Name rows, with both metrics together; with the reasons why they are not judged, if requested."""
     for check in dict.fromkeys(row.check for row in rows):
         alike = [row for row in rows if row.check == check]
         name = check if len(alike) > 1 else str(alike[0])

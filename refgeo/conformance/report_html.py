@@ -88,8 +88,9 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def _measurements_to_plot(row: Row, dtype: str) -> tuple[Evidence, ...]:
-    """Select what a plot shows of a row: of values the points in the precision of the run; of trajectories the steps of
-    one of them, which count as no points.
+    """Select the evidence of a row that a plot shows.
+
+    Of a value, this is the evidence in the precision of the run; of trajectories, the steps of the worst one.
     """
     if row.kind == "trajectory":
         return tuple(e for e in row.measurements if not e.multiplicity)

@@ -46,9 +46,7 @@ def show(head: Sequence[Line], rows: Sequence[Row], foot: Sequence[Line], file: 
 
 
 def cells_of(rows: Sequence[Row]) -> Iterator[tuple[dict[str, str], str]]:
-    """Yield the cells of each row that says something by their columns, and a style, those that fail first; of conduct
-    what is broken.
-    """
+    """Yield the cells of each row of the table by column, with a style; failing rows come first."""
     for row in sorted(rows, key=lambda row: not row.fails):
         if row.is_absent or (row.kind == "contract" and row.verdict is not Verdict.CONTRACT):
             continue

@@ -82,8 +82,9 @@ def least_noise(along: Callable[[int], Callable[[float], Any]]) -> float:
         estimates.append(noise_of(values))
         if 2 * len(set(values)) <= len(values):  # plateaus, whose height only longer steps show
             coarse = values_along(function, COARSE_STEP)
-            fine = estimates[-1] if len(set(values)) > 1 else 0.0
-            estimates[-1] = max(fine, noise_of(coarse)) if len(set(coarse)) > 1 else math.nan
+            if len(set(coarse)) > 1:
+                return max(estimates[-1] if len(set(values)) > 1 else 0.0, noise_of(coarse))
+            estimates[-1] = math.nan
         if estimates[-1] <= _MAX_FLOAT32_NOISE * abs(values[0]):
             break
     known = [noise for noise in estimates if not math.isnan(noise)]

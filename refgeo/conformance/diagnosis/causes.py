@@ -139,7 +139,7 @@ class FailedCheck:
 
     @cached_property
     def passing(self) -> list[Scene]:
-        """The points with decisive evidence, all of it right."""
+        """The points at which all evidence is decisive and right."""
         failing = {e.case for e in (*self.summary.inaccurate, *self.summary.missing_results)}
         return points_named(self.points, dict.fromkeys(e.case for e in self.summary.decisive if e.case not in failing))
 
@@ -271,7 +271,7 @@ def _describe_circumstances(summary: EvidenceSummary) -> str:
 
 @dataclass
 class Sample:
-    """A result of the backend at one point, beside the right one.
+    """A result of the backend at one test point, together with the right result.
 
     Attributes
     ----------
@@ -301,7 +301,7 @@ class Sample:
 
 
 class Hypothesis(NamedTuple):
-    """What the result is, in words for the user, and as a function that predicts it."""
+    """A possible cause: a text for the user, and a function that predicts the backend's result."""
 
     text: str
     predict: Callable[[Sample], Parts]
@@ -542,7 +542,7 @@ def _is_refuted(value: Value, failing: list[Sample], passing: list[Sample]) -> b
 
 
 def _compare_formulas(formula: Formula | None, value: Value, scene: Scene) -> Diagnosis:
-    """Set a formula beside the right one; `NO_DIAGNOSIS` if they are equal."""
+    """Describe how a formula differs from the right one; return `NO_DIAGNOSIS` if they are equal."""
     right = formula_of_paper(value.name, scene.metric, scene.relaxation)
     if formula is None or formula == right:
         return NO_DIAGNOSIS

@@ -272,7 +272,7 @@ def _fit_exactly(reader: _Fitter, results: Sequence[Array], terms: list[Term], e
 
 
 def _find_epsilon(sample: SampleBatch, part: Array, terms: list[Term]) -> float:
-    """Find the ε that explains the numbers best."""
+    """Return the ε of S + εI and T + εI for which least squares over the terms fits the results best."""
 
     def misfit(x: float) -> float:
         columns = _columns(terms, sample, 10.0**x)
@@ -293,7 +293,7 @@ def _find_epsilon(sample: SampleBatch, part: Array, terms: list[Term]) -> float:
 
 
 def _make_formula(reader: _Fitter, fits: Sequence[Fit | None], **options: Any) -> Formula | None:
-    """Make the formula of both parts, if both were fitted."""
+    """Return the formula of the G and H parts of a result, or None unless both were fitted."""
     if None in fits:
         return None
     (G, of_G), (H, of_H) = (fit for fit in fits if fit is not None)
@@ -323,7 +323,9 @@ def _fit_projection(reader: _Fitter) -> Formula | None:
 
 
 def _fit_implicit_equation(reader: _Fitter) -> Formula | None:
-    """Fit how a projection uses Λ, and the equation for Λ."""
+    """Fit a projection by means of Λ, the solution of a Sylvester equation, and fit this equation; None if either
+    fails.
+    """
     (v,) = reader.operation.vectors
     for sample in reader.samples:
         L = np.linalg.pinv(sample.factor("G")) @ (sample.results[0] - sample.factor(f"{v}_G"))
@@ -501,7 +503,7 @@ def read_at(value: Value, scenes: Sequence[Scene], results: Iterable[Parts]) -> 
 
 
 def _flat_sample(value: Value, scene: Scene, result: Parts) -> SampleBatch:
-    """Make a batch of the blocks of a point, with a result there."""
+    """Make a `SampleBatch` of the blocks of one test point, with the backend's results there."""
 
     def flatten(pair: Iterable[Array]) -> Pair:
         return Pair.unchecked(*(x.reshape(-1, *x.shape[-2:]) for x in pair))

@@ -176,7 +176,7 @@ def reference_functions(space: PairTangentSpace) -> Function:
 
 @dataclass
 class SampleBatch:
-    """A batch of points of one shape with vectors, and a backend's results there.
+    """A batch of base points of one shape with tangent vectors, and the backend's results of a function there.
 
     Attributes
     ----------
@@ -228,7 +228,7 @@ class SampleBatch:
 
 @dataclass(frozen=True)
 class Term:
-    """A product of factors.
+    """A product of matrices in a formula: of factors, vectors, Gram matrices and inverses.
 
     Attributes
     ----------
@@ -278,7 +278,7 @@ class Term:
 
     @property
     def matrices(self) -> list[str]:
-        """The Gram matrices and inverses in it."""
+        """The factors that are Gram matrices, such as S and T, or their inverses."""
         return [name for name in self.names if name[0] in "STM" and "ᵀ" not in name]
 
     def value(self, sample: SampleBatch, epsilon: float) -> Array:

@@ -370,7 +370,7 @@ def _between(good: float, bad: float, is_whole: bool) -> float | None:
 
 
 def _with_new_draw(features: Features) -> Features:
-    """Return features with random numbers of their own."""
+    """Return the features of a test point with another random seed."""
     return replace(features, draw=features.draw + _FIRST_DRAW)
 
 

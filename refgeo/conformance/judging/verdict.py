@@ -163,17 +163,17 @@ class Row:
 
     @property
     def has_single_metric(self) -> bool:
-        """Whether its metric is an argument of `refgeo.check`; the one of a trajectory is options of the rule."""
+        """Whether the row belongs to one metric of `refgeo.check`; a trajectory's row has options of the rule instead."""
         return self.kind != "trajectory" and self.metric not in (ANY_METRIC, "adaptive")
 
     @property
     def is_absent(self) -> bool:
-        """Whether the backend has no such function at all."""
+        """Whether the backend does not have the function."""
         return self.verdict is Verdict.NOT_PROVIDED and not self.points and not self.example
 
     @property
     def outcome(self) -> str:
-        """The verdict in words; a pass with lost digits says so.
+        """The verdict as a text; a pass with lost digits says so.
 
         Examples
         --------
@@ -195,7 +195,7 @@ class Row:
 
     @property
     def remarks(self) -> Iterator[tuple[str, str]]:
-        """Notes on what is not simply right: a label and a sentence each."""
+        """Notes on results that pass with a restriction, each a label and a sentence."""
         is_unseen_conduct = self.kind == "contract" and self.verdict is Verdict.NOT_JUDGED
         if not is_unseen_conduct and self.verdict not in (Verdict.PASS, Verdict.NOT_PROVIDED):
             yield self.outcome, self.message

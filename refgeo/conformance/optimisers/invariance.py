@@ -140,9 +140,11 @@ def plan_comparisons(rule: Rule) -> list[tuple[Features, Comparison]]:
 
 
 def _compare(rule: Rule, start: Start, comparison: Comparison) -> list[Evidence]:
-    """Return evidence for each step: a trajectory compared with that from another point of its orbit.
+    """Compare two trajectories of an optimiser, from a start and from an equivalent start; return evidence for each
+    step.
 
-    `subject` is the class of the element, `condition` the step; an error is relative to the lengths of both paths.
+    `subject` is the class of the group element, `condition` the step; an error is relative to the lengths of both
+    paths.
     """
     scale, count = (comparison.scale, 3) if comparison.scale else (comparison.factor * rule.scale(start), N_STEPS)
     is_expected = not comparison.scale and comparison.factor == 1.0  # of a good loss
@@ -213,7 +215,7 @@ def _compare_products(
 
 
 def _failure_evidence(start: Start, comparison: Comparison, where: str, failure: NoResult) -> Evidence:
-    """Make evidence of an error from one of the two points."""
+    """Make evidence of an error that occurred from only one of two equivalent starts."""
     detail = f"at the start {start.name}, from {where} with A from the {comparison.element}: {failure}; from "
     detail += "the other one of (G, H) and (G A⁻¹, H Aᵀ) there is no error, so it depends on the representation"
     return Evidence(start.name, event=Event.FAILED, detail=detail, relative_error=np.inf, sizes=start.sizes)

@@ -241,7 +241,7 @@ def _call(metric: str, order: Any, network: SearchProblem, rho: float) -> Call:
 def _judge_searches(
     backend: Backend, metric: str, order: Any, problems: list[SearchProblem], breaches: Mapping[str, list[Evidence]]
 ) -> CheckEvidence:
-    """Compare every search with its bound or reference; record the share that it finds, and breaches of conduct."""
+    """Judge a backend's searches for sharpness on all problems, each by a certified bound or by refgeo's own search."""
     evidence: list[Evidence] = []
     shares: dict[str, float] = {}
     wide: dict[str, float] = {}

@@ -187,8 +187,11 @@ class Rule:
         self, start: Start, scale: float, count: int = N_STEPS, noise: float = 0.0, seed: int = 0, stream: int = 0,
         between: Sequence[Start] = (), **context: Any,
     ) -> Trajectory:  # fmt: skip
-        """Run a trajectory, also with steps of other trajectories between its own; `context` are further arguments of
-        the call.
+        """Run the update rule for `count` steps from a start, and return the trajectory.
+
+        `scale` is the size of the loss, `noise` the random change before every step in roundings, `stream` the seed of
+        the rule's own random numbers. Steps of trajectories from the starts `between` are made between its own.
+        `context` are further fields of the call.
         """
         others = tuple(map(self._arrays, between))
         request = TrajectorySpec(

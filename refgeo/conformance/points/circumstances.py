@@ -95,7 +95,7 @@ def _exchange_factors(scene: Scene, value: Value) -> Call:
 
 
 def change_metric(scene: Scene, value: Value) -> Call | None:
-    """Make the same call in the other one of the paper's two metrics."""
+    """Make the call of a value at a test point in the other one of the paper's two metrics."""
     return replace(scene.call(value), metric=scene.other_metric) if scene.metric in ENDS else None
 
 
@@ -205,11 +205,7 @@ class Circumstance:
         return None if second_call is None else lambda call: replace(call, **changes)
 
     def variants(self, scene: Scene) -> Iterator[Scene]:
-        """Yield the point of the changed call, and then points for control calls.
-
-        Where the contents of arrays matter, no other call has those of the first point. The second point has numbers of
-        the same size as the first one, with other signs; the third has the same signs, with another size.
-        """
+        """Yield the test point with whose numbers the call is made in the circumstance, then points for control calls."""
         if self.kind in ("layout", ""):
             yield scene
             return

@@ -310,9 +310,11 @@ class Scene:
         return generate(features, self.metric, dtype, self.seed, self.relaxation)
 
     def sign_flipped(self, k: int, size: int = 0) -> Scene:
-        """Negate some rows of all arrays, those whose bit is set in k, and multiply by a power of two.
+        """Return the point with some rows of all arrays negated, those whose bit is set in k, and a power of two as a
+        factor.
 
-        The result is as well-conditioned as this point, and has other contents and lengths.
+        The exponent of two is chosen by `size`. The result is as well-conditioned as this point, and has other contents
+        and lengths.
         """
 
         def flip(x: Array) -> Array:
@@ -326,7 +328,9 @@ class Scene:
         return flipped
 
     def perturb(self, t: float, k: int) -> Scene:
-        """Change all inputs, and the time t, at random by one unit in the last place: the k-th such point."""
+        """Return the k-th of several points at which all inputs, and the time t, are changed at random by one unit in
+        the last place.
+        """
         rng, perturb = self.rng(f"perturbation {k}"), self.precision.perturb
 
         def make() -> Scene:

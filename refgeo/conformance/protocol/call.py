@@ -93,7 +93,7 @@ class Call:
     names: tuple[str, ...] = ()
 
     def after(self, *calls: Call) -> Call:
-        """Make the same call after others."""
+        """Return this call, to be made after other calls."""
         return replace(self, preceding=calls)
 
     def to_dict(self) -> dict[str, Any]:

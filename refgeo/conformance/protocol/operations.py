@@ -116,7 +116,7 @@ class Operation:
 
 
 def _vectors(names: str) -> tuple[Argument, ...]:
-    """Return arguments that are vectors, by their names."""
+    """Declare arguments that are tangent vectors, by their names."""
     return tuple(Argument(name, "vector") for name in names.split())
 
 

@@ -76,7 +76,7 @@ convert without loss.
 
 
 def round_to_dtype(pair: Pair, dtype: str) -> Pair:
-    """Round a pair to a dtype, and return it in float64.
+    """Round both factors of a pair to a dtype, and return them in float64.
 
     Examples
     --------
