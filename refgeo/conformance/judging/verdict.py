@@ -163,7 +163,7 @@ class Row:
 
     @property
     def has_single_metric(self) -> bool:
-        """Whether the row belongs to one metric of `refgeo.check`; a trajectory's row has options of the rule instead."""
+        """Whether the row belongs to one metric of `refgeo.check`; that of a trajectory has options of the rule."""
         return self.kind != "trajectory" and self.metric not in (ANY_METRIC, "adaptive")
 
     @property

@@ -205,7 +205,7 @@ class Circumstance:
         return None if second_call is None else lambda call: replace(call, **changes)
 
     def variants(self, scene: Scene) -> Iterator[Scene]:
-        """Yield the test point with whose numbers the call is made in the circumstance, then points for control calls."""
+        """Yield the test point with whose numbers a call is made in the circumstance, then points for controls."""
         if self.kind in ("layout", ""):
             yield scene
             return
