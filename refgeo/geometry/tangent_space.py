@@ -339,8 +339,13 @@ class TangentSpace(ABC, Generic[Point]):
 
     def _arrival(self, v: Any) -> tuple[Any, Any]:
         """Return the end of the geodesic, and its velocity there."""
-        rate = float(np.max(self._rate(v, v), initial=0.0))
-        return self._exact(v, 1.0), five_point(lambda t: self._exact(v, 1.0 + t), _STEP / max(rate, 1e-3))
+        end, rate = self._exact(v, 1.0), float(np.max(self._rate(v, v), initial=1e-3))
+        for _ in range(4):  # as a rule once; more often near the end of the manifold, where the rate is larger
+            velocity: Any = five_point(lambda t: self._exact(v, 1.0 + t), _STEP / rate)
+            known, rate = rate, float(np.max(self.metric.at(end)._rate(velocity, velocity), initial=rate))
+            if rate <= 2.0 * known:
+                break
+        return end, velocity
 
     def _rate(self, v: Any, w: Any) -> Array:
         """Return how fast geodesics with velocity v change along w, relative to their point and to their direction."""

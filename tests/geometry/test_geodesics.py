@@ -301,3 +301,23 @@ def test_the_gradient_through_a_geodesic_of_length_zero_is_the_riemannian_one(me
     covector = rg.Pair(*(x @ M for x, M in zip(e, space.metric_tensor(), strict=True)))
     difference = space.geodesic_gradient(0.0 * e, covector, "exact") - e
     assert space.norm(difference) < 1e-6 * space.norm(e)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.99, 0.999])
+def test_the_gradient_through_a_geodesic_is_right_up_to_the_end_of_the_manifold(share):
+    """Along a radial velocity, X = G Hᵀ shrinks to 0 in mix."""
+    rng = np.random.default_rng(0)
+    point = rg.Pair(rng.standard_normal((5, 1)), rng.standard_normal((4, 1)))
+    space, Y = rg.MixedMetric().at(point), rng.standard_normal((5, 4))
+    x = space.to_coordinates(-0.5 * share * point) + 1e-3 * space.normal_coordinates(rng)
+    x, direction = space.horizontal_coordinates(x), space.random_tangent_vector(rng)
+    end, direction = space.point_at(x, "exact"), space.to_coordinates(direction)
+    E = 2.0 * (end.product - Y)
+    gradient = space.gradient_at(x, rg.Pair(E @ end.H, E.T @ end.G), "exact")
+
+    def loss(s):
+        return float(np.sum((space.point_at(x + s * direction, "exact").product - Y) ** 2))
+
+    step = 1e-4 * (1.0 - share)
+    slope = (8.0 * (loss(step) - loss(-step)) - (loss(2.0 * step) - loss(-2.0 * step))) / (12.0 * step)
+    assert abs(gradient @ direction - slope) < 1e-6 * np.linalg.norm(gradient)
