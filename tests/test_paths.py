@@ -73,7 +73,7 @@ def christoffel(*arguments):
 
 @pytest.mark.slow
 def test_between_check_and_a_backends_function_lie_few_functions(tmp_path, monkeypatch):
-    file, ask, own = tmp_path / "mine.py", Process.ask, len(inspect.stack())
+    file, ask, own = tmp_path / "mine.py", Process.request, len(inspect.stack())
     file.write_text(BACKEND.format(file=str(tmp_path / "depths")))
     depths = []
 
@@ -82,10 +82,10 @@ def test_between_check_and_a_backends_function_lie_few_functions(tmp_path, monke
             depths.append(len(inspect.stack()) - 1 - own)  # but for this function
         return ask(self, call, timeout)
 
-    monkeypatch.setattr(Process, "ask", seen)
+    monkeypatch.setattr(Process, "request", seen)
     rg.check(str(file), checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"])
     theirs = [int(line) for line in (tmp_path / "depths").read_text().split()]
-    assert depths[0] + 1 + theirs[0] <= 12  # with Process.ask itself, and from the start of the backend's process
+    assert depths[0] + 1 + theirs[0] <= 12  # with Process.request itself, and from the start of the backend's process
 
 
 @pytest.mark.slow

@@ -278,7 +278,7 @@ def test_large_heads_come_in_portions_and_none_is_left_out(monkeypatch):
 
     state = bert_layer(24)
     network = {"checkpoint": state, "layout": "bert", "heads": 6, "checks": ["christoffel"], "metrics": ["inv"]}
-    monkeypatch.setattr(points, "_MOST_NUMBERS", 2 * (25 + 25) * 4)
+    monkeypatch.setattr(points, "_MAX_ENTRIES", 2 * (25 + 25) * 4)
     fifth = state["encoder.layer.0.attention.self.query.weight"][16:20].T
 
     def christoffel(metric, G, *rest):
