@@ -155,13 +155,13 @@ def test_scopes_are_those_of_what_was_met():
 def test_trajectories_take_their_starts_and_elements_from_the_design():
     rule = Rule(Backend(right_backend()), "step", Points(), {})
     seen = InvarianceTest.of(rule)
-    starts = {item[0].case.rpartition("/")[0] for item in seen.told}
+    starts = {item[0].case.rpartition("/")[0] for item in seen.results}
     features = [Features.parse(name) for name in starts]
     assert {size_levels(item)["h"] for item in features} >= {"1", "2 to 4", "5 to 16", "17 to 32"}
     assert {size_levels(item)["n"] for item in features} >= {"= h", "near h", "tiles", "odd"}
     assert {item.identity for item in features} >= {0, 1, 2, 3}
-    assert {item[0].subject for item in seen.told} == set(ELEMENTS)
-    assert max(item.relative_error for selection in seen.told for item in selection) <= 1.0
+    assert {item[0].subject for item in seen.results} == set(ELEMENTS)
+    assert max(item.relative_error for selection in seen.results for item in selection) <= 1.0
 
 
 def test_searches_have_one_column_and_several():
