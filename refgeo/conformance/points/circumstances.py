@@ -19,6 +19,7 @@ from refgeo.conformance.execution.memory_layout import LAYOUTS
 from refgeo.conformance.points.covering_design import NARROW, all_levels, distribute
 from refgeo.conformance.points.features import Features
 from refgeo.conformance.points.scene import N_SIZES, Scene
+from refgeo.conformance.points.visibility import is_sensitive
 from refgeo.conformance.protocol.call import Call
 from refgeo.conformance.protocol.operations import VALUES, Value
 from refgeo.support.arguments import ENDS, Array
@@ -276,7 +277,7 @@ def assign_circumstances(points: Sequence[Features]) -> list[list[Circumstance]]
     for is_wide, is_batch in ((False, True), (True, False), (True, True)):
         for circumstance in (c for c in CIRCUMSTANCES if is_batch or c.kind != "preceding"):
             testable = [i for i, features in enumerate(points) if circumstance.is_testable(features)]
-            sensitive = [i for i in testable if points[i].is_sensitive]
+            sensitive = [i for i in testable if is_sensitive(points[i])]
             shaped = [
                 i for i in sensitive if (points[i].h > NARROW, math.prod(points[i].blocks) > 1) == (is_wide, is_batch)
             ]

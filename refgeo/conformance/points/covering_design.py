@@ -4,9 +4,9 @@ It combines two notions of combinatorial testing, so that faults are met and do 
 
 - *Pairwise coverage* of sizes: every feasible pair of size levels, such as 64 columns and a dozen blocks, occurs in
   some point.
-- *Base-choice coverage* of special levels, such as G = H: each occurs in a point in which it is visible, and again for
-  narrow and wide heads, for single blocks and batches. It is visible without another special level; a special t masks
-  no other level, and may come with one (`visible_levels`).
+- *Each-choice coverage* of special levels, such as G = H: for every value, each occurs with narrow and wide heads, with
+  single blocks and batches, in a point in which it is visible: neither rounding nor another level masks it there
+  (`visible_levels`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from refgeo.conformance.points.features import Features, Overrides, affects, format_value, repair
-from refgeo.conformance.protocol.operations import Operation
+from refgeo.conformance.points.visibility import DETERMINING_FIELDS, is_fault_visible, rounding_error
+from refgeo.conformance.protocol.operations import VALUES, Operation
 
 Level = tuple[str, str]
 """A kind of level, and the name of one level of this kind."""
@@ -99,7 +100,9 @@ SPECIAL_LEVELS: dict[str, dict[str, Overrides]] = {
     "precision": _levels({"single": 1}),
 }  # fmt: skip
 """Special levels of each kind, and the fields that each of them sets. A point has at most one level of each kind."""
-_SPECIAL = [((kind, name), level.items()) for kind, levels in SPECIAL_LEVELS.items() for name, level in levels.items()]
+_SPECIAL = [((k, name), {*level.items()}) for k, levels in SPECIAL_LEVELS.items() for name, level in levels.items()]
+_MAGNITUDES = ("condition", "size", "length", "t")
+"""Kinds whose levels differ in magnitude only: each level occurs once, and any of them in every group of sizes."""
 NARROW = 16
 """Number of columns above which a head is wide."""
 _QUICK_WIDTHS = {"1": "1", "2 to 4": "2 to 16", "5 to 16": "2 to 16", "17 to 32": "17 to 32"}
@@ -142,15 +145,32 @@ def all_levels(features: Features) -> set[Level]:
 
 def _find_special_levels(features: Features) -> set[Level]:
     """Return the special levels of a point."""
-    values = vars(features).items()
+    values = {*vars(features).items()}
     return {level for level, overrides in _SPECIAL if overrides <= values}
 
 
-def visible_levels(features: Features) -> set[Level]:
-    """Return the special levels whose effect is visible: a single one, or one together with a special t."""
-    special = _find_special_levels(features)
-    others = {level for level in special if level[0] != "t"}
-    return set() if len(others) > 1 else others if features.has_zero_vectors else special
+@lru_cache(1024)
+def visible_levels(features: Features) -> dict[str, set[Level]]:
+    """Return the special levels of a point that are visible in a value, by the name of the value.
+
+    A level is masked if a fault would be invisible even without it, because of rounding or of other features.
+
+    Examples
+    --------
+    >>> visible_levels(Features(alike=1, m=5, t=0.0))["geodesic_2"]
+    {('t', 't=0')}
+    """
+    visible = {value.name: set[Level]() for value in VALUES.values()}
+    errors = {value.name: rounding_error(features, value) for value in VALUES.values()}
+    for level in _find_special_levels(features):
+        overrides = SPECIAL_LEVELS[level[0]][level[1]]
+        default = {name: getattr(Features, name) for name in DETERMINING_FIELDS.intersection(overrides)}
+        without = replace(features, **default) if default else features
+        for value in VALUES.values():
+            is_concerned = any(affects(name, value.operation) for name in overrides)
+            if is_concerned and is_fault_visible(without, value, errors[value.name]):
+                visible[value.name].add(level)
+    return visible
 
 
 def is_informative(features: Features, operation: Operation) -> bool:
@@ -260,10 +280,12 @@ def _pairwise_covering_array(rng: np.random.Generator) -> Iterator[Features]:
         yield next(point for point in points if point.cost <= 3 * costs[best] + _COST_SCALE)
 
 
-Goal = tuple[Level, Level]
-"""A coverage goal: a special level, and where it must occur (`_ISOLATED`, or a kind of size and a `_group`)."""
-_ISOLATED = ("", "")
-"""In a point without another special level."""
+Goal = tuple[Level, Level, str]
+"""A coverage goal: a special level (or a kind, with any level), where it must occur (`_ANYWHERE`, or a kind of size and
+a `_group`), and the value in which it must be visible there."""
+_ANYWHERE = ("", "")
+Goals = dict[Goal, None]
+"""An ordered set of goals."""
 
 
 def _group(kind: str, level: str, is_full: bool) -> str:
@@ -275,35 +297,83 @@ def _group(kind: str, level: str, is_full: bool) -> str:
 
 def _goals_met(features: Features, is_full: bool) -> set[Goal]:
     """Return the coverage goals that a point meets."""
-    sizes, unmasked = size_levels(features), visible_levels(features)
-    visible = unmasked if features.has_zero_vectors or features.single else _find_special_levels(features)
+    sizes = size_levels(features)
     groups = [(kind, _group(kind, sizes[kind], is_full)) for kind in ("h", "blocks")]
-    return {(level, _ISOLATED) for level in unmasked} | {*itertools.product(visible, groups)}
+    met = set[Goal]()
+    for value, levels in visible_levels(features).items():
+        for level in levels:
+            is_magnitude = level[0] in _MAGNITUDES and not is_full
+            met |= {(level, _ANYWHERE, value)} if is_magnitude else set()
+            met |= {((level[0], "") if is_magnitude else level, group, value) for group in groups}
+    return met
 
 
-def _draw_point(goal: Goal, others: Sequence[Level], is_full: bool, rng: np.random.Generator) -> Features | None:
-    """Draw a point that meets a goal, and add other special levels, at most one of each kind, while it does.
+def _all_goals(is_full: bool) -> Goals:
+    """Return the coverage goals that can be met, those of the kinds with the most levels first."""
+    groups = [(kind, _group(kind, name, is_full)) for kind in ("h", "blocks") for name in SIZE_LEVELS[kind]]
+    goals: Goals = {}
+    for kind in sorted(SPECIAL_LEVELS, key=lambda kind: -len(SPECIAL_LEVELS[kind])):
+        for level in [(kind, name) for name in SPECIAL_LEVELS[kind] if kind != "large"]:
+            point = _apply(Features(h=2), {level})
+            assert point is not None
+            for goal_level, place, value in sorted(_goals_met(point, is_full)):
+                if goal_level[0] == kind:
+                    places = [_ANYWHERE] if place == _ANYWHERE else [group for group in groups if group[1]]
+                    goals |= dict.fromkeys((goal_level, group, value) for group in places)
+    return goals
 
-    None if the sizes that are drawn admit no such point.
-    """
+
+def _remove(goals: Goals, met: set[Goal]) -> Goals:
+    """Return the goals that are not met."""
+    return {goal: None for goal in goals if goal not in met}
+
+
+def _draw_point(goal: Goal, unmet: Goals, is_full: bool, rng: np.random.Generator) -> Features | None:
+    """Draw a point that meets a goal, and add special levels that meet more; None if the drawn sizes admit none."""
     choose = partial(random_choice, rng)
-    level, (kind, group) = goal
+    (special, name), (kind, group), _ = goal
     sizes = {"h": choose(("2 to 4", "5 to 16")), "n": choose(("= h", "near h")), "m": "near h", "κ": "3"}
     sizes["blocks"] = choose(("none", "one", "several"))
     if kind:
         sizes[kind] = choose([name for name in SIZE_LEVELS[kind] if _group(kind, name, is_full) == group])
     sizes |= {"κ": "1"} if sizes["h"] == "1" else {}
     base = instantiate({kind: sizes[kind] for kind in SIZE_LEVELS}, choose)
-    levels, point = {level}, base and _apply(base, {level})
+    level = special, name or choose([*SPECIAL_LEVELS[special]])
+    point = base and _apply(base, {level})
     if base is None or point is None or goal not in _goals_met(point, is_full):
         return None
-    by_kind = {kind: [x for x in others if x[0] == kind != level[0]] for kind, _ in others}
-    for candidates in (by_kind[kind] for kind in map(str, rng.permutation([*by_kind])) if by_kind[kind]):
-        more = levels | {choose(candidates)}
-        extended = _apply(base, more)
-        if extended and not extended.has_zero_vectors and goal in _goals_met(extended, is_full):
-            levels, point = more, extended
+    return _add_levels(base, {level}, unmet, is_full, rng)
+
+
+_MAX_TRIED_LEVELS = 3
+"""Number of special levels of a kind among which one is sought that can be added to a point; chosen."""
+
+
+def _add_levels(base: Features, levels: set[Level], unmet: Goals, is_full: bool, rng: np.random.Generator) -> Features:
+    """Add special levels to a point, at most one of each kind, with which it meets further unmet goals.
+
+    A fault in the sizes of a point without special levels stays visible.
+    """
+    point = _apply(base, levels) or base
+    met, is_special = unmet.keys() & _goals_met(point, is_full), bool(levels)
+    by_kind: dict[str, list[Level]] = {}
+    for kind, name in dict.fromkeys(level for level, *_ in unmet):
+        by_kind.setdefault(kind, []).extend([(kind, x) for x in ([name] if name else SPECIAL_LEVELS[kind])])
+    for kind in [str(x) for x in rng.permutation([*by_kind]) if x not in dict(levels)]:
+        for _ in range(_MAX_TRIED_LEVELS):
+            more = levels | {random_choice(rng, by_kind[kind])}
+            extended = _apply(base, more)
+            met_more = unmet.keys() & _goals_met(extended, is_full) if extended else set()
+            if extended and met_more > met and (is_special or _reveals_sizes(extended, base)):
+                levels, point, met = more, extended, met_more
+                break
     return point
+
+
+def _reveals_sizes(point: Features, base: Features) -> bool:
+    """Return whether a point has the sizes of another, and reveals the same faults in them."""
+    revealed = (value for value in VALUES.values() if is_fault_visible(base, value) and value.order != "exact")
+    return size_levels(point) == size_levels(base) and all(is_fault_visible(point, value) for value in revealed)
 
 
 def _apply(sizes: Features, levels: set[Level]) -> Features | None:
@@ -324,19 +394,20 @@ def covering_design(profile: str, seed: int = 0) -> tuple[Features, ...]:
     """
     rng, is_full = np.random.default_rng([seed, len(profile)]), profile == "full"
     points = dict.fromkeys(point for _ in range(3 if is_full else 1) for point in _pairwise_covering_array(rng))
-    groups = ((kind, _group(kind, name, is_full)) for kind in ("h", "blocks") for name in SIZE_LEVELS[kind])
-    places = [_ISOLATED, *(group for group in dict.fromkeys(groups) if group[1])]
-    special = [(kind, x) for kind, names in sorted(SPECIAL_LEVELS.items(), key=lambda x: -len(x[1])) for x in names]
-    unmet: list[Goal] = [x for x in itertools.product(special, places) if x[1] == _ISOLATED or x[0][0] != "large"]
+    points |= {Features(**large): None for large in SPECIAL_LEVELS["large"].values()}
+    unmet = _all_goals(is_full)
+    for base in [*points]:
+        del points[base]
+        points[point := _add_levels(base, set(), unmet, is_full, rng)] = None
+        unmet = _remove(unmet, _goals_met(point, is_full))
     while unmet:
-        goal = unmet[0]
-        others = [level for level, place in unmet if place == goal[1] and (place != _ISOLATED or level[0] == "t")]
-        draws = (_draw_point(goal, others, is_full, rng) for _ in range(_MAX_DRAWS))
-        candidates = itertools.islice(filter(None, draws), _MAX_CANDIDATES)
-        met = {point: _goals_met(point, is_full).intersection(unmet) for point in candidates}
-        best = max(met, key=lambda point: len(met[point]) / (1.0 + point.cost / _COST_SCALE), default=None)
+        goal = next(iter(unmet))
+        draws = (_draw_point(goal, unmet, is_full, rng) for _ in range(_MAX_DRAWS))
+        met = {point: _goals_met(point, is_full) for point in itertools.islice(filter(None, draws), _MAX_CANDIDATES)}
+        gains = {point: len(goals & unmet.keys()) / (1.0 + point.cost / _COST_SCALE) for point, goals in met.items()}
+        best = max(gains, key=gains.__getitem__, default=None)
         points |= {best: None} if best else {}
-        unmet = [goal for goal in unmet[1:] if best is None or goal not in met[best]]
+        unmet = _remove(unmet, {goal, *(met[best] if best else ())})
     return tuple(sorted(points, key=lambda f: (len(all_levels(f)), f.h == 1 or not f.is_generic, f.cost)))
 
 

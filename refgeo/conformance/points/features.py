@@ -176,11 +176,6 @@ class Features:
         return bool({self.length, self.ratio, self.part} & {0.0, math.inf})
 
     @property
-    def is_sensitive(self) -> bool:
-        """Whether a fault in a call would show: generic vectors, a moderate t, and no large condition number."""
-        return self.has_generic_vectors and self.max_condition <= 30.0 and 0.1 < abs(self.t) < 4.0
-
-    @property
     def max_condition(self) -> float:
         """The largest condition number of a factor in any block."""
         return max(self.condition_G, self.condition_H, self.uneven_condition)
@@ -194,8 +189,7 @@ class Features:
     def is_feasible(self) -> bool:
         """Whether a test point with these features exists."""
         count, kappa = math.prod(self.blocks), self.max_condition
-        has_zeros = self.has_zero_vectors or self.sparse or self.empty_rows or self.empty_blocks
-        return (
+        return not self._is_contradictory and (
             0 < self.h <= min(self.n, self.m)
             and min(self.blocks, default=1) > 0
             and min(self.condition_G, self.condition_H) >= 1.0
@@ -203,20 +197,44 @@ class Features:
             and not (self.identity == 1 and self.n != self.h)
             and not (self.identity == 2 and self.m != self.h)
             and self.shared in _SHARED
-            and not (self.shared == "rows" and (self.turn < 1.0 or self.identity or self.zero_rows or self.alike))
             and not (count < 2 and self.shared in ("G", "H", "all"))
             and not (self.h < 2 and (self.gap != 0.05 or 0.0 < self.turn < 1.0))
             and not (self.zero_rows and min(self.n, self.m) - self.zero_rows < self.h)
             and not (count < 2 and (self.uneven != 1.0 or self.uneven_condition != 1.0 or self.empty_blocks))
-            and not (self.h == 1 and max(self.condition_G, self.condition_H) > 3.0)
-            and not (kappa > 3.0 and (self.turn < 1.0 or self.balance or self.normed or self.shared == "rows"))
-            and not (self.alike and self.condition_G != self.condition_H)
-            and not (self.speed is not None and has_zeros)
+            and not (self.h == 1 and kappa > 3.0)
         )
 
-    def is_in_range(self, dtype: str, largest: float) -> bool:
-        """Return whether the numbers of the point, and products of six of them, stay within the range of a dtype."""
-        factors = 6.0 * max(abs(math.log(size)) for size in (self.size_G, self.size_H, self.uneven))
+    @property
+    def _is_contradictory(self) -> bool:
+        """Whether one feature destroys another, so that the name would not be true of the arrays."""
+        has_own_sizes = self.normed or self.identity
+        relates_factors = self.balance or self.alike or self.shared == "rows"
+        has_mask = self.part != 1.0 or self.sparse or self.empty_rows
+        has_angle = self.vertical is not None or self.cosine is not None or self.radial
+        has_no_vectors = self.length == 0.0 or self.ratio in (0.0, math.inf)
+        has_zeros = self.has_zero_vectors or self.sparse or self.empty_rows or self.empty_blocks
+        return bool(
+            (has_own_sizes and (self.size_G, self.size_H) != (1.0, 1.0))
+            or (relates_factors and self.size_G != self.size_H)
+            or (self.uneven != 1.0 and (has_own_sizes or relates_factors or self.shared))
+            or (self.uneven_condition != 1.0 and (self.shared == "all" or self.identity))
+            or (self.balance and (has_own_sizes or self.shared or self.alike))
+            or (self.shared == "rows" and (self.turn < 1.0 or self.gap != 0.05 or has_own_sizes or self.zero_rows))
+            or (self.alike and (self.condition_G != self.condition_H or self.identity in (1, 2)))
+            or (self.alike and self.shared not in ("", "all"))
+            or (self.max_condition > 3.0 and (self.turn < 1.0 or self.balance or self.normed or self.shared == "rows"))
+            or (self.max_condition > 3.0 and self.h == 2 and self.gap != 0.05)  # both singular values would be equal
+            or (has_mask and (self.vertical is not None or self.radial or self.cosine not in (None, 1.0, -1.0)))
+            or (self.sparse and self.cosine is not None)
+            or (self.radial and self.vertical is not None)
+            or (self.same and (self.ratio != 1.0 or self.cosine is not None))
+            or (self.speed is not None and has_zeros)
+            or (has_no_vectors and (self.same or has_angle or has_mask or self.empty_blocks))
+        )
+
+    def is_in_range(self, dtype: str, largest: float, count: float = 6.0) -> bool:
+        """Return whether the numbers of the point, and products of `count` of them, stay within the range."""
+        factors = count * max(abs(math.log(size)) for size in (self.size_G, self.size_H, self.uneven))
         lengths = [x for x in (self.length, self.ratio, self.length * self.ratio) if 0.0 < x < math.inf]
         vectors = max(4.0 * (abs(math.log(x)) - 12.0) for x in lengths) if lengths else 0.0
         return max(factors, vectors) <= math.log(largest) and not (self.single and dtype != "float64")

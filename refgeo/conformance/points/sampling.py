@@ -24,9 +24,11 @@ def rng_of(seed: int, name: str) -> np.random.Generator:
 
 def draw_factors(f: Features, rng: np.random.Generator) -> Pair:
     """Draw the factors with these features."""
-    G, H = (_factor(f, rng, rows, k) for rows, k in ((f.n, f.condition_G), (f.m, f.condition_H)))
-    for factor in (G, H):
-        factor[..., : f.zero_rows, :] = 0.0
+    above = [*[(0, 0)] * len(f.blocks), (f.zero_rows, 0), (0, 0)]
+    G, H = (
+        np.pad(_factor(f, rng, rows - f.zero_rows, k), above)
+        for rows, k in ((f.n, f.condition_G), (f.m, f.condition_H))
+    )
     if f.alike:
         H = G.copy()
     if f.identity:

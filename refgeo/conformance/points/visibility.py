@@ -1,0 +1,86 @@
+"""Whether a fault would be visible in a value at a test point, estimated from the numbers of its features.
+
+A formula determines a part of a value only: the curvature term of a geodesic, the vector that a projection removes. If
+that part is as small as rounding errors, because the time is short or the condition number large, no fault is visible.
+"""
+
+from __future__ import annotations
+
+import math
+
+from refgeo.conformance.points.features import Features
+from refgeo.conformance.protocol.operations import VALUES, Value
+from refgeo.conformance.protocol.precision import PRECISIONS
+
+_MIN_PART = 1e3
+"""The part of a value, in rounding errors, from which on a fault of a tenth of it is WRONG: it has a ratio of 100."""
+
+
+DETERMINING_FIELDS = frozenset(("length", "ratio", "part", "radial", "speed", "t", "vertical", "slope", "cosine"))
+"""The fields on which `determined_part` depends."""
+
+
+def rounding_error(f: Features, value: Value) -> float:
+    """Estimate the relative error of ratio 1, as `error_units` computes it; infinite if no evidence is decisive.
+
+    Examples
+    --------
+    >>> [f"{rounding_error(Features(condition_G=x), VALUES['christoffel']):.0e}" for x in (1.0, 100.0, 1e6)]
+    ['7e-15', '2e-10', 'inf']
+    """
+    p, precision = value.loss("inv", 0.0), PRECISIONS["float32" if f.single else "float64"]
+    unit = precision.roundoff * max(f.n, f.m) ** 0.5
+    unit *= _ratio_of_lengths(f.ratio) if len(value.operation.sources) == 2 and f.ratio not in (0.0, math.inf) else 1.0
+    cofactors = f.max_condition ** min(2.0 * p, 4.0)
+    is_decisive = unit * max(cofactors, f.max_condition ** (1.5 * p)) <= 1.0
+    is_in_range = f.is_in_range("float64", precision.largest, max(2.0 + p, 2.0 * p))
+    return unit * max(f.max_condition**p, cofactors / 1e3) if is_decisive and is_in_range else math.inf
+
+
+def is_fault_visible(f: Features, value: Value, error: float | None = None) -> bool:
+    """Return whether a fault of a tenth of what the formula determines would be far larger than rounding errors.
+
+    Examples
+    --------
+    >>> [is_fault_visible(f, VALUES["geodesic_2"]) for f in (Features(t=0.5), Features(t=1e-7), Features(length=0.0))]
+    [True, False, False]
+    """
+    return determined_part(f, value) >= _MIN_PART * (rounding_error(f, value) if error is None else error)
+
+
+def is_sensitive(f: Features) -> bool:
+    """Return whether a fault would be visible in every value except exact geodesics.
+
+    Examples
+    --------
+    >>> is_sensitive(Features()), is_sensitive(Features(vertical=0.0))
+    (True, False)
+    """
+    return all(is_fault_visible(f, value) for value in VALUES.values() if value.order != "exact")
+
+
+def determined_part(f: Features, value: Value) -> float:
+    """Estimate the size of the part of a value that its formula determines, relative to the scale of the value."""
+    if f.length == 0.0 or f.ratio == math.inf or (f.ratio == 0.0 and len(value.operation.sources) > 1):
+        return 0.0
+    share, slowness = 1.0, 3.0 / max(f.max_condition, 3.0)  # vectors are the shorter, the more strongly Γ grows with κ
+    if value.operation.name == "geodesic":
+        step = (1.0 if f.radial == 1.0 else 0.25) * f.length * (abs(f.t) if abs(f.t) <= 4.0 else 1.0)
+        order = value.order if isinstance(value.order, int) else 3
+        share = slowness * min(step if f.speed is None else f.speed, 1.0) ** order
+    elif value.name == "horizontal_projection":
+        share = 0.0 if f.radial == 1.0 else 1.0 if f.vertical is None else f.vertical
+    elif value.name == "riemannian_hessian" or (
+        value.name == "riemannian_gradient" and f.vertical is not None and f.vertical < 0.5  # of a loss, too
+    ):
+        share = f.slope
+    elif value.name == "christoffel" and f.radial == 1.0:
+        share = slowness
+    elif value.name == "inner_product" and f.cosine is not None:
+        share = abs(f.cosine)
+    return share / _ratio_of_lengths(f.part)
+
+
+def _ratio_of_lengths(ratio: float) -> float:
+    """Return a ratio or its inverse, whichever is larger."""
+    return max(ratio, 1.0 / ratio) if ratio else math.inf
