@@ -17,7 +17,14 @@ import numpy as np
 from refgeo.conformance.diagnosis.causes import FailedCheck, diagnose
 from refgeo.conformance.execution.backend import Backend
 from refgeo.conformance.judging.checks import CHECKS, Check
-from refgeo.conformance.judging.evidence import NON_FINITE, Evidence, result_is_expected
+from refgeo.conformance.judging.evidence import (
+    NON_FINITE,
+    SURELY_WRONG_RATIO,
+    WRONG_COUNT,
+    Enclosing,
+    Evidence,
+    result_is_expected,
+)
 from refgeo.conformance.judging.laws import can_be_judged, evaluate
 from refgeo.conformance.judging.verdict import NO_DIAGNOSIS, Diagnosis, EvidenceSummary, Row, make_row
 from refgeo.conformance.plan import Plan
@@ -72,6 +79,7 @@ class Judge:
         self.rules = [check.name for check in plan.of_kind("contract")]
         self._recorded: set[tuple[str, str]] = set()
         self._conduct_seen: set[str] = set()
+        self._proofs: defaultdict[str, set[str]] = defaultdict(set)
         self._started = time.monotonic()
 
     def prime(self) -> None:
@@ -111,12 +119,23 @@ class Judge:
             return False
         return circumstance.transformation(next(circumstance.variants(scene)), value) is not None
 
-    def _evaluate(self, plain: Scene, value: Value, circumstance: Circumstance = BASELINE) -> list[Evidence]:
+    def _evaluate(
+        self, plain: Scene, value: Value, circumstance: Circumstance = BASELINE, enclosing: Enclosing = "in doubt"
+    ) -> list[Evidence]:
         """Call the backend in a circumstance, and return the comparison with the right result as evidence."""
         scene = next(circumstance.variants(plain))
         transform = circumstance.transformation(scene, value)
         assert transform is not None
-        return evaluate(scene, value, partial(self._call, scene), transform, circumstance=circumstance.description)
+        enclosing = "never" if self._is_proved_wrong(value) else enclosing
+        call, words = partial(self._call, scene), circumstance.description
+        evidence = evaluate(scene, value, call, transform, enclosing, circumstance=words)
+        proofs = (e for e in evidence if e.enclosed and e.is_likely_wrong and e.ratio > SURELY_WRONG_RATIO)
+        self._proofs[value.name].update(e.case for e in proofs if circumstance == BASELINE)
+        return evidence
+
+    def _is_proved_wrong(self, value: Value) -> bool:
+        """Return whether enclosures have shown at several points that a value is wrong."""
+        return len(self._proofs[value.name]) >= WRONG_COUNT
 
     def _call(self, scene: Scene, call: Call) -> Answer:
         """Make a call, and record its breaches of conduct."""
@@ -221,10 +240,22 @@ class Judge:
         if not evidence:
             return None
         summary = EvidenceSummary(evidence)
+        if check.value and not summary.is_wrong:
+            evidence = self._enclose_worst(check.value, evidence)
+            summary = EvidenceSummary(evidence)
         if explain and not summary.is_wrong and (summary.inaccurate or summary.select(Event.NOT_IMPLEMENTED)):
             evidence = self._confirm(check.name, evidence)
         diagnosis = self._diagnose(check.name, evidence) if explain else NO_DIAGNOSIS
         return make_row(check, self.metric, evidence, diagnosis, self.plan.points.dtype)
+
+    def _enclose_worst(self, value: Value, evidence: list[Evidence]) -> list[Evidence]:
+        """Add the evidence of an enclosure at the point where the error of a value that is not wrong is largest."""
+        results = [e for e in evidence if e.decisive and e.event is Event.RESULT and not e.circumstance and not e.law]
+        worst = max(results, key=lambda e: e.ratio, default=None)
+        if worst is None or worst.enclosed:
+            return evidence
+        (scene,) = points_named(self.points, [worst.case])
+        return evidence + self._evaluate(scene, value, enclosing="worst")
 
     def _confirm(self, check: str, evidence: list[Evidence]) -> list[Evidence]:
         """Confirm at fresh points a verdict that excuses the backend: *inaccurate*, or *not provided* at some points.

@@ -112,7 +112,9 @@ class FailedCheck:
         """Judge a plain call at another point; no evidence where the value cannot be judged."""
         if time.monotonic() > self.deadline:
             raise OutOfTime
-        return evaluate(scene, self.value, self.backend.call) if can_be_judged(self.value, scene) else []
+        if not can_be_judged(self.value, scene):
+            return []
+        return evaluate(scene, self.value, self.backend.call, enclosing="never")
 
     def is_wrong(self, name: str) -> bool:
         """Return whether another value of the backend is wrong; a value that was not part of the run is judged now."""

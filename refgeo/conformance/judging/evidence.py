@@ -26,7 +26,8 @@ for a gradient. Right cofactors may lose κ^min(2p, 4); where a thousandth of th
 
 *Floats acquit, balls accuse.* A result is right if it is within the threshold of refgeo's factorised route, less that
 route's own error: this route is a pseudo-oracle, which may accept a result and not reject it. An enclosure, the oracle,
-is computed for the first block of every small point, and wherever the factorised route does not accept the result.
+is computed for the first block of every tiny point, where the error of a right value is largest, and wherever the
+factorised route does not accept the result, until enclosures have proved at a few points that the value is wrong.
 Lengths are computed in double precision by the factorised geometry. That changes the unit of an error (by rounding),
 and never the expected value, which comes from `refgeo.exact`.
 """
@@ -35,7 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +60,10 @@ NON_FINITE = "returned NaN or infinity"
 """The `Evidence.detail` of a result that has no number in a block."""
 REFERENCE_ERROR = 12.0
 """Bound of the factorised route's own error, in units of the attainable error; 3.2 is the largest so far."""
+Enclosing = Literal["in doubt", "worst", "never"]
+"""Which blocks are enclosed if the factorised route has a result: those in doubt, also the worst one, or none."""
+_MAX_TINY_SIZE = 600
+"""(n + m)h² of a block up to which its enclosure takes no time to speak of; measured."""
 _MAX_LISTED_BLOCKS = 64
 """Number of blocks in a batch above which one block represents all those that pass by the factorised route."""
 INTEGRATOR_FACTOR = 100.0
@@ -233,11 +238,14 @@ def error_units(scene: Scene, value: Value, factor: float | None = None, roundof
     return units
 
 
-def adapt_units(scene: Scene, value: Value, units: ErrorUnits, in_question: npt.NDArray[np.bool_]) -> ErrorUnits:
+def adapt_units(
+    scene: Scene, value: Value, units: ErrorUnits, in_question: npt.NDArray[np.bool_], enclosing: Enclosing = "in doubt"
+) -> ErrorUnits:
     """Enlarge the units of the blocks in question to how far the exact result moves if inputs change by a rounding.
 
     Results in double precision tell where it moves by less than the unit. Elsewhere the enclosures at the changed
     inputs tell how far it moves, as an excuse needs the same evidence as an accusation; infinitely far without any.
+    If blocks are never enclosed, results in double precision are enough.
 
     Examples
     --------
@@ -262,8 +270,8 @@ def adapt_units(scene: Scene, value: Value, units: ErrorUnits, in_question: npt.
         return np.array([relative_to(length, scene.size(value)) for length in (movement, scene.length(exact))])
 
     with np.errstate(all="ignore"):
-        measured = np.where(in_question, measure([s.approximation(value) for s in scenes]), 0.0)
-        for block in map(tuple, np.argwhere(~(measured[0] <= units.gram))):
+        measured = np.where(in_question, measure([s.reference(value) for s in scenes]), 0.0)
+        for block in map(tuple, np.argwhere(~(measured[0] <= units.gram))) if enclosing != "never" else ():
             measured[:, *block] = measure([s.midpoints(value, block) for s in scenes])[:, *block]
     return units.enlarge(*measured)
 
@@ -309,15 +317,17 @@ def is_beyond_rounding(evidence: Iterable[Evidence]) -> bool:
     return has_enough_points or any(e.ratio > SURELY_WRONG_RATIO for e in wrong)
 
 
-def compare(scene: Scene, value: Value, answer: Answer, **fields: Any) -> list[Evidence]:
+def compare(
+    scene: Scene, value: Value, answer: Answer, enclosing: Enclosing = "in doubt", **fields: Any
+) -> list[Evidence]:
     """Compare an answer with the right result, block by block; `fields` are further ones of `Evidence`."""
     if answer.failure is not None:
         return [_judge_failure(scene, value, answer, **fields)]
     with np.errstate(all="ignore"):  # Infinities are judged, not warned of.
-        errors, enclosed = _errors_against_oracle(scene, value, tuple(answer.parts))
+        errors, enclosed = _errors_against_oracle(scene, value, tuple(answer.parts), enclosing)
         units = error_units(scene, value)
         in_question = ~(errors <= MAX_RATIO * units.gram) & ~np.isnan(errors)
-        units = adapt_units(scene, value, units, in_question & units.decisive)
+        units = adapt_units(scene, value, units, in_question & units.decisive, enclosing)
     evidence = list(to_evidence(scene, units, errors, enclosed, **fields))
     for i, e in enumerate(evidence):
         if e.is_failure and e.event is Event.RESULT:
@@ -415,7 +425,9 @@ def _judge_failure(scene: Scene, value: Value, answer: Answer, demanding: bool =
     )  # fmt: skip
 
 
-def _errors_against_oracle(scene: Scene, value: Value, result: Parts) -> tuple[Array, npt.NDArray[np.bool_]]:
+def _errors_against_oracle(
+    scene: Scene, value: Value, result: Parts, enclosing: Enclosing
+) -> tuple[Array, npt.NDArray[np.bool_]]:
     """Compute the relative error of each block, and whether it is that against an enclosure; NaN without an oracle.
 
     Blocks that the factorised route does not accept are enclosed, the worst one first, until an enclosure confirms
@@ -428,9 +440,12 @@ def _errors_against_oracle(scene: Scene, value: Value, result: Parts) -> tuple[A
         errors = np.array(relative_to(scene.length(linear_combination((1.0, result), (-1.0, reference))), scale))
         is_right = errors <= MAX_RATIO * units.gram - REFERENCE_ERROR * units.attainable
         in_doubt = np.array(~is_right & np.isfinite(errors))  # NaN and infinity are wrong, whatever is right.
-    worst_first = np.argsort(np.where(in_doubt, -errors, np.inf), axis=None, kind="stable")[: np.sum(in_doubt)]
+        if enclosing == "never":
+            return errors, enclosed
+    order = np.argsort(np.where(in_doubt | (enclosing == "worst"), -errors, np.inf), axis=None, kind="stable")
+    worst_first = order[: max(np.sum(in_doubt), enclosing == "worst")]
     distances = tuple(np.zeros_like(part) for part in result)
-    for i in dict.fromkeys([*range(scene.is_small), *map(int, worst_first)]):
+    for i in dict.fromkeys([*range(scene.effort <= _MAX_TINY_SIZE), *map(int, worst_first)]):
         block = tuple(map(int, np.unravel_index(i, shape)))
         enclosures, error = scene.enclosures(value, block), errors[block]
         errors[block], enclosed[block] = np.nan, enclosures is not None

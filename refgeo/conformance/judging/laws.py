@@ -18,6 +18,7 @@ import numpy as np
 
 from refgeo.conformance.judging.evidence import (
     INTEGRATOR_FACTOR,
+    Enclosing,
     Evidence,
     compare,
     error_units,
@@ -70,7 +71,12 @@ def can_be_judged(value: Value, scene: Scene) -> bool:
 
 
 def evaluate(
-    scene: Scene, value: Value, call_backend: CallFunction, transform: Transformation = lambda call: call, **fields: Any
+    scene: Scene,
+    value: Value,
+    call_backend: CallFunction,
+    transform: Transformation = lambda call: call,
+    enclosing: Enclosing = "in doubt",
+    **fields: Any,
 ) -> list[Evidence]:
     """Make the call for a value at a point, changed, and compare the result with the right one, or check its laws."""
     call = scene.call(value)
@@ -78,7 +84,7 @@ def evaluate(
     if value is RETRACTION:
         return _check_laws(scene, lambda c: call_backend(transform(replace(c, decisive=True))), call_backend, **fields)
     is_decisive = bool(np.all(error_units(scene, value).decisive))
-    return compare(scene, value, call_backend(transform(replace(call, decisive=is_decisive))), **fields)
+    return compare(scene, value, call_backend(transform(replace(call, decisive=is_decisive))), enclosing, **fields)
 
 
 def _check_laws(scene: Scene, call_changed: CallFunction, call_plain: CallFunction, **fields: Any) -> list[Evidence]:

@@ -274,10 +274,11 @@ def assign_circumstances(points: Sequence[Features]) -> list[list[Circumstance]]
     ([True], 1)
     """
     items: list[tuple[Circumstance, Sequence[int]]] = [(BASELINE, [i]) for i in range(len(points))[:_MIN_PLAIN_POINTS]]
+    reveals_faults = [is_sensitive(features) for features in points]
     for is_wide, is_batch in ((False, True), (True, False), (True, True)):
         for circumstance in (c for c in CIRCUMSTANCES if is_batch or c.kind != "preceding"):
             testable = [i for i, features in enumerate(points) if circumstance.is_testable(features)]
-            sensitive = [i for i in testable if is_sensitive(points[i])]
+            sensitive = [i for i in testable if reveals_faults[i]]
             shaped = [
                 i for i in sensitive if (points[i].h > NARROW, math.prod(points[i].blocks) > 1) == (is_wide, is_batch)
             ]

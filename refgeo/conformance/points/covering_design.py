@@ -161,15 +161,17 @@ def visible_levels(features: Features) -> dict[str, set[Level]]:
     {('t', 't=0')}
     """
     visible = {value.name: set[Level]() for value in VALUES.values()}
-    errors = {value.name: rounding_error(features, value) for value in VALUES.values()}
-    for level in _find_special_levels(features):
-        overrides = SPECIAL_LEVELS[level[0]][level[1]]
-        default = {name: getattr(Features, name) for name in DETERMINING_FIELDS.intersection(overrides)}
+    levels = _find_special_levels(features)
+    errors = [(value, rounding_error(features, value)) for value in VALUES.values()] if levels else []
+    revealing = [(value, error) for value, error in errors if is_fault_visible(features, value, error)]
+    for kind, name in levels:
+        overrides = SPECIAL_LEVELS[kind][name]
+        default = {field: getattr(Features, field) for field in DETERMINING_FIELDS.intersection(overrides)}
         without = replace(features, **default) if default else features
-        for value in VALUES.values():
-            is_concerned = any(affects(name, value.operation) for name in overrides)
-            if is_concerned and is_fault_visible(without, value, errors[value.name]):
-                visible[value.name].add(level)
+        for value, error in errors if default else revealing:
+            is_concerned = any(affects(field, value.operation) for field in overrides)
+            if is_concerned and (not default or is_fault_visible(without, value, error)):
+                visible[value.name].add((kind, name))
     return visible
 
 
@@ -187,7 +189,7 @@ _COST_SCALE = 4_000
 """Cost at which a point must cover twice as much to be preferred to a point without cost."""
 
 
-_MAX_DRAWS, _MAX_CANDIDATES = 16, 4
+_MAX_DRAWS, _MAX_CANDIDATES = 10, 3
 """Number of attempts to draw a point; and of successful ones among which the best is taken."""
 
 
@@ -277,7 +279,7 @@ def _pairwise_covering_array(rng: np.random.Generator) -> Iterator[Features]:
         uncovered[pairs[best]] = False
         draws = (instantiate(combinations[best], partial(random_choice, rng)) for _ in range(_MAX_DRAWS))
         points = (point for point in itertools.chain(draws, _extreme_points(combinations[best])) if point)
-        yield next(point for point in points if point.cost <= 3 * costs[best] + _COST_SCALE)
+        yield next(point for point in points if point.cost <= 1.5 * costs[best] + _COST_SCALE / 4)
 
 
 Goal = tuple[Level, Level, str]
@@ -345,7 +347,7 @@ def _draw_point(goal: Goal, unmet: Goals, is_full: bool, rng: np.random.Generato
     return _add_levels(base, {level}, unmet, is_full, rng)
 
 
-_MAX_TRIED_LEVELS = 3
+_MAX_TRIED_LEVELS = 4
 """Number of special levels of a kind among which one is sought that can be added to a point; chosen."""
 
 
@@ -434,7 +436,7 @@ def distribute(points: Sequence[Sequence[Level]], items: Iterable[tuple[Any, Seq
     >>> distribute([[("h", 1)], [("h", 2)]], [("a", [0, 1]), ("b", [0, 1]), ("a", [0, 1])])
     [['a'], ['b', 'a']]
     """
-    assigned: list[list[Any]] = [[] for _ in points]
+    assigned: list[dict[Any, None]] = [{} for _ in points]
     meetings: Counter[Any] = Counter()
     for item, admissible in items:
 
@@ -445,6 +447,6 @@ def distribute(points: Sequence[Sequence[Level]], items: Iterable[tuple[Any, Seq
         candidates = [i for i in admissible if item not in assigned[i]]
         if candidates:
             best = max(candidates, key=novelty)
-            assigned[best].append(item)
+            assigned[best][item] = None
             meetings.update((item, level) for level in points[best])
-    return assigned
+    return [[*items] for items in assigned]

@@ -174,11 +174,9 @@ class Scene:
         return parts
 
     def reference(self, value: Value) -> Parts | None:
-        """Return the value by the factorised route, in double precision; None if this has not all digits."""
-        return None if value.order == "exact" and not self.is_closed else self.approximation(value)
-
-    def approximation(self, value: Value) -> Parts | None:
-        """Compute a value in double precision, with integrated exact geodesics if they have no closed form, or None."""
+        """Return the value by the factorised route, in double precision, with integrated exact geodesics if they have
+        no closed form; None without such a route.
+        """
         if not hasattr(self.space, value.operation.name):
             return None
 
@@ -210,7 +208,7 @@ class Scene:
         h = self.point.sizes[2]
         if self._speed == 0.0 or self.is_closed:
             return 8.0 / self._speed if self._speed else math.inf
-        if self.space.metric.s not in (0.0, 1.0) or not self.is_small or h > _MAX_INTEGRATED_COLUMNS:
+        if self.space.metric.s not in (0.0, 1.0) or self.effort > MAX_ENCLOSED_SIZE or h > _MAX_INTEGRATED_COLUMNS:
             return 0.0
         # an integration takes about 20 bend steps, each of h²/400 s; beyond the limit of bend, its boxes grow too fast
         kappa, blocks = float(np.max(self.condition, initial=1.0)), math.prod(self.shape)
@@ -231,10 +229,10 @@ class Scene:
         return value.order != "exact" or abs(self.time(value)) <= self._max_time
 
     @cached_property
-    def is_small(self) -> bool:
-        """Whether a block is enclosed in a short time, so that the first block always is."""
+    def effort(self) -> int:
+        """(n + m)h², which tells how long the enclosure of a block takes."""
         n, m, h = self.point.sizes
-        return (n + m) * h * h <= MAX_ENCLOSED_SIZE
+        return (n + m) * h * h
 
     # What may be lost there
 

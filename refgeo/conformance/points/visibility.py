@@ -28,13 +28,13 @@ def rounding_error(f: Features, value: Value) -> float:
     >>> [f"{rounding_error(Features(condition_G=x), VALUES['christoffel']):.0e}" for x in (1.0, 100.0, 1e6)]
     ['7e-15', '2e-10', 'inf']
     """
-    p, precision = value.loss("inv", 0.0), PRECISIONS["float32" if f.single else "float64"]
+    p, precision, kappa = value.loss("inv", 0.0), PRECISIONS["float32" if f.single else "float64"], f.max_condition
     unit = precision.roundoff * max(f.n, f.m) ** 0.5
     unit *= _ratio_of_lengths(f.ratio) if len(value.operation.sources) == 2 and f.ratio not in (0.0, math.inf) else 1.0
-    cofactors = f.max_condition ** min(2.0 * p, 4.0)
-    is_decisive = unit * max(cofactors, f.max_condition ** (1.5 * p)) <= 1.0
-    is_in_range = f.is_in_range("float64", precision.largest, max(2.0 + p, 2.0 * p))
-    return unit * max(f.max_condition**p, cofactors / 1e3) if is_decisive and is_in_range else math.inf
+    cofactors = kappa ** min(2.0 * p, 4.0)
+    is_decisive = unit * max(cofactors, kappa ** (1.5 * p)) <= 1.0
+    is_in_range = not f.single or f.is_in_range("float64", precision.largest, max(2.0 + p, 2.0 * p))
+    return unit * max(kappa**p, cofactors / 1e3) if is_decisive and is_in_range else math.inf
 
 
 def is_fault_visible(f: Features, value: Value, error: float | None = None) -> bool:
