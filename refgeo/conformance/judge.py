@@ -36,8 +36,7 @@ from refgeo.conformance.points.circumstances import (
     assign_circumstances,
     change_metric,
 )
-from refgeo.conformance.points.covering_design import is_informative
-from refgeo.conformance.points.scene import Scene
+from refgeo.conformance.points.scene import MAX_ENCLOSED_SIZE, Scene
 from refgeo.conformance.points.sources import MAX_CONTEXT_ENTRIES, points_named
 from refgeo.conformance.protocol.call import Answer, Call, Event
 from refgeo.conformance.protocol.conduct import PER_CALL_RULES, first_line
@@ -97,14 +96,13 @@ class Judge:
     def judge_point(self, i: int) -> None:
         """Evaluate every value at a point, in each of the point's circumstances that it admits.
 
-        A plain call is made if there is no circumstance, and if the point tests the value in a way of its own.
+        A plain call is made if there is no circumstance.
         """
         scene, circumstances = self.points[i].make(), self.circumstances[i]
         part = scene.first_blocks(2, 2 * scene.point.sizes[2] + 1) if scene.entries > MAX_CONTEXT_ENTRIES else scene
         for value in self.values:
             changed = [c for c in circumstances if c != BASELINE and self._is_applicable(part, value, c)]
-            is_needed = is_informative(self.points[i].features, value.operation) or not self.plan.includes_whole_runs
-            if (BASELINE in circumstances or not changed) and is_needed and self._is_applicable(scene, value, BASELINE):
+            if (BASELINE in circumstances or not changed) and self._is_applicable(scene, value, BASELINE):
                 self.evidence[value.name] += self._evaluate(scene, value)
             for circumstance in changed:
                 self.evidence[value.name] += self._evaluate_changed(part, value, circumstance)
@@ -250,8 +248,9 @@ class Judge:
 
     def _enclose_worst(self, value: Value, evidence: list[Evidence]) -> list[Evidence]:
         """Add the evidence of an enclosure at the point where the error of a value that is not wrong is largest."""
-        results = [e for e in evidence if e.decisive and e.event is Event.RESULT and not e.circumstance and not e.law]
-        worst = max(results, key=lambda e: e.ratio, default=None)
+        results = (e for e in evidence if e.decisive and e.event is Event.RESULT and not e.circumstance and not e.law)
+        small = (e for e in results if sum(e.sizes[:2]) * e.sizes[2] ** 2 <= MAX_ENCLOSED_SIZE)
+        worst = max(small, key=lambda e: e.ratio, default=None)
         if worst is None or worst.enclosed:
             return evidence
         (scene,) = points_named(self.points, [worst.case])

@@ -298,11 +298,13 @@ def test_large_heads_come_in_portions_and_none_is_left_out(monkeypatch):
 
 
 def test_the_first_rows_of_large_heads_are_what_is_enclosed(monkeypatch):
+    from refgeo.conformance import judge
     from refgeo.conformance.points import scene
     from refgeo.conformance.points import sources as points
 
     monkeypatch.setattr(points, "MAX_ENCLOSED_SIZE", 700)
     monkeypatch.setattr(scene, "MAX_ENCLOSED_SIZE", 700)
+    monkeypatch.setattr(judge, "MAX_ENCLOSED_SIZE", 700)
     report = rg.check(checkpoint=bert_layer(24), layout="bert", heads=6, checks=["christoffel"], metrics=["inv"])
     row = report.rows[0]
     assert report.passed
@@ -1098,10 +1100,12 @@ def test_points_hold_every_two_bands_and_every_rare_level_where_it_shows(seed):
 
     result = design.covering_design("quick", seed)
     assert len(set(result)) == len(result) <= 120
-    seen = set().union(*(levels for item in result for levels in design.visible_levels(item).values()))
-    assert {(kind, band) for kind, bands in design.SPECIAL_LEVELS.items() for band in bands} <= seen, (
-        "each where it shows"
-    )
+    assert set(itertools.chain(*map(design.all_levels, result))) >= {
+        (kind, band) for kind, bands in design.SPECIAL_LEVELS.items() for band in bands
+    }
+    for name in VALUES:
+        seen = set().union(*(design.visible_levels(item)[name] for item in result))
+        assert seen == design.levels_visible_alone(name)
     levels = [design.size_levels(item).items() for item in result if is_sensitive(item)]
     pairs = {frozenset(pair) for sizes in levels for pair in itertools.combinations(sizes, 2)}
     kinds = itertools.combinations(design.SIZE_LEVELS, 2)

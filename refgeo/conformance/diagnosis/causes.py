@@ -574,8 +574,10 @@ def _find_region(failed: FailedCheck) -> str:
 
 
 def _fails_in_single_only(failed: FailedCheck) -> bool:
-    """Return whether all failing points are float32 points, and generic points pass in float64."""
-    return all(x.features and x.features.single for x in failed.failing) and failed.place.passes_in_double()
+    """Return whether all failing points are float32 points, and pass in float64, as generic points do."""
+    features = [scene.features for scene in failed.failing]
+    single = [f for f in features if f is not None and f.single]
+    return len(single) == len(features) and failed.place.passes_in_double(_thin(single))
 
 
 def _reveals(failed: FailedCheck, scene: Scene, part: int | None = None) -> bool:

@@ -228,9 +228,10 @@ class RegionSearch:
         """Return whether a value fails, for each of a few generic points."""
         return [self.fails(self._with_precision(features)) for features in _GENERIC_POINTS]
 
-    def passes_in_double(self) -> bool:
-        """Return whether a value passes at generic points in float64."""
-        return {self.fails(features) for features in _GENERIC_POINTS} - {None} == {False}
+    def passes_in_double(self, wrong: Sequence[Features]) -> bool:
+        """Return whether a value passes in float64 at generic points, and at points that are wrong in float32."""
+        points = [*_GENERIC_POINTS, *(replace(f, single=0) for f in wrong)]
+        return {self.fails(features) for features in points} - {None} == {False}
 
     def _with_precision(self, features: Features) -> Features:
         """Return features with the same share of float32 numbers as the failing point."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,12 @@ from refgeo.support.arguments import number
 
 TIMEOUT = 60.0
 """Seconds that one call may take by default: compilers get their time, a hanging call does not hold up the run."""
-_MOST_LOSSES = 3
+_MAX_LOSSES = 3
+"""Number of times that a function may end its process before it is not called any more; chosen."""
+_DEMAND_FACTOR = 10
+"""Factor by which a point must be less demanding than one at which time or memory ran out, to be tried; chosen."""
+_LOSS_DELAY = 0.2
+"""Seconds within which a thread that an earlier call has started must end the process, to be found; chosen."""
 
 
 class Backend:
@@ -37,8 +43,9 @@ class Backend:
     name : str, optional
         How reports call it.
     timeout : float
-        Seconds that one call may take. A function that takes longer, or has ended its process three times, is not
-        called again for that metric and order; points that it would have got are said not to be judged.
+        Seconds that one call may take. A function that takes longer is called again at much smaller points only, and
+        one that has ended its process three times not at all, for that metric and order; the report names the points
+        that were not judged.
     known : dict, optional
         What another process of the same backend has `described`. It is loaded with the first call then, and if that
         fails the call does.
@@ -81,7 +88,9 @@ class Backend:
         refuse_itself(self.spec)
         self.timeout = timeout
         self._given_up: defaultdict[tuple[Any, ...], list[tuple[int, bool, NoResult]]] = defaultdict(list)
-        self._losses: Counter[tuple[Any, ...]] = Counter()
+        self._losses: Counter[Any] = Counter()
+        self._last_calls: dict[str, Call] = {}
+        self._blamed: dict[str, NoResult] = {}
         self._count = 0
         self.has_own_process = self.spec is not None
         self.where = "this process" if self.spec is None else "a process of its own"
@@ -144,21 +153,44 @@ class Backend:
             self.close()  # a new process tells a function that leaks from one that asks for too much
             answer = self._request(call)
         failure, losses = answer.failure, (*kind, call.decisive)
-        if failure is not None and (_is_exhausted(failure) or not self._count):
+        if failure is not None and _is_exhausted(failure):  # it takes its time, every time
+            self._given_up[kind].append((demand // _DEMAND_FACTOR, call.decisive, failure))
+        elif failure is not None and not self._count:
             self._losses[losses] += 1
-            if _is_exhausted(failure) or self._losses[losses] >= _MOST_LOSSES:  # it takes its time, every time
-                self._given_up[kind].append((demand, call.decisive, failure))
+            if self._losses[losses] >= _MAX_LOSSES:
+                self._given_up[kind].append((0, call.decisive, failure))
         return answer
 
     def _request(self, call: Call) -> Answer:
-        """Send a call to the process, and after a loss let the next call start a new process."""
+        """Send a call to the process; after a loss, find out whether this call or an earlier one has caused it."""
+        if call.function in self._blamed:
+            return Answer(failure=self._blamed[call.function])
         self._count += 1
         try:
-            return self._server.request(call, self.timeout)
+            answer = self._server.request(call, self.timeout)
+            self._last_calls[call.function] = call
+            return answer
         except (ProcessLost, BackendError) as lost:  # it could be imported once, and cannot any more
-            self._count = 0
+            is_first, self._count = self._count == 1, 0
             event = Event.EXHAUSTED if isinstance(lost, CallTimeout) else Event.FAILED
-            return Answer(failure=NoResult(event, f"{call.function}: {lost}"))
+            if is_first or event is Event.EXHAUSTED or isinstance(lost, BackendError):
+                return Answer(failure=NoResult(event, f"{call.function}: {lost}"))
+        self._losses["unexplained"] += 1
+        if self._losses["unexplained"] <= _MAX_LOSSES:
+            self._blame_earlier_calls()
+        return self._request(call)  # as the first one of a new process
+
+    def _blame_earlier_calls(self) -> None:
+        """Find the functions of which a few calls end a process, even after they have returned."""
+        for function, call in self._last_calls.items():
+            with self.isolated() as alone:
+                try:
+                    for _ in range(_MAX_LOSSES):
+                        alone._server.request(call, self.timeout)
+                    time.sleep(_LOSS_DELAY)
+                    alone._server.request(Call(action="describe"), self.timeout)
+                except ProcessLost as lost:
+                    self._blamed[function] = NoResult(Event.FAILED, f"{function}: after it has returned, {lost}")
 
     def coverage(self) -> CoverageData:
         """Return which lines of the backend's own files decisive calls have not reached."""

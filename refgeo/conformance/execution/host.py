@@ -14,6 +14,7 @@ import inspect
 import math
 import os
 import re
+import select
 import site
 import sys
 import sysconfig
@@ -41,6 +42,7 @@ from refgeo.conformance.execution.drivers import (
 )
 from refgeo.conformance.execution.interleaving import interleave_calls, run_in_thread
 from refgeo.conformance.execution.memory_layout import LayoutView, apply_layout, copies
+from refgeo.conformance.execution.messages import send
 from refgeo.conformance.protocol.call import (
     RULE_ARGUMENTS,
     Answer,
@@ -59,6 +61,8 @@ MAX_TEXT = 400
 """Number of characters of somebody's messages that are kept; chosen."""
 _MAX_REMEMBERED = 1 << 14
 """Number of entries of a call's inputs above which only the last call is remembered; chosen, to bound memory."""
+_FORK_DELAY = 0.5
+"""Seconds within which the copy of a process that forks must return from the function, to be noticed; chosen."""
 _OUT_OF_MEMORY = re.compile("out of memory|can(no|')t allocate|RESOURCE_EXHAUSTED", re.IGNORECASE)
 """Messages of PyTorch and JAX in cases in which Python raises MemoryError."""
 
@@ -532,18 +536,30 @@ def serve(line: Connection, spec: str, functions: Sequence[str], most_memory: in
         resource.setrlimit(resource.RLIMIT_DATA, (most_memory, most_memory))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.argv[:] = ["refgeo"]
-    capture = OutputCapture(owns_process=True)
+    capture, problem = OutputCapture(owns_process=True), ""
     try:
         implementation = load(spec)
-        coverage = Coverage(spec)  # of calls: importing is slow under a tracer
+        host = Host(implementation, functions, capture, Coverage(spec))  # of calls: importing is slow under a tracer
     except BackendError as error:
-        line.send(((), (BackendError.__name__, str(error)), {}))
-        return
+        problem = str(error)
     except ImportError as error:
-        line.send(((), (BackendError.__name__, f"importing coverage, which refgeo needs, failed: {error}"), {}))
-        return
-    host = Host(implementation, functions, capture, coverage)
+        problem = f"importing coverage, which refgeo needs, failed: {error}"
+    own = os.getpid()
+    copies_read, copies_write = os.pipe()
+    os.register_at_fork(after_in_parent=lambda: forks.append(True))
+    forks: list[bool] = []
     while True:  # plain data alone, which any copy of this module understands
-        answer = host.answer(Call.from_dict(line.recv()))
+        number, data = line.recv()
+        if problem:
+            send(line, (number, (), (BackendError.__name__, problem), {}))
+            return
+        answer = host.answer(Call.from_dict(data))
+        if os.getpid() != own:  # a copy of the process that has returned from the function, too
+            os.write(copies_write, b"1")
+            os._exit(0)
+        if forks and select.select([copies_read], [], [], _FORK_DELAY)[0]:
+            os.read(copies_read, 1)
+            answer = Answer(failure=NoResult(Event.FAILED, "it forks, and both processes return from the function"))
+        forks.clear()
         failure = answer.failure and (answer.failure.event.name, str(answer.failure))
-        line.send((answer.parts, failure, answer.breaches))
+        send(line, (number, answer.parts, failure, answer.breaches))

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from refgeo.conformance.execution.host import Host, OutputCapture, serve
+from refgeo.conformance.execution.messages import ForeignData, receive
 from refgeo.conformance.protocol.call import Answer, BackendError, Call, Event, NoResult
 from refgeo.support.files import origin, place_of
 
@@ -168,6 +169,7 @@ class Process:
     def __init__(self, spec: str, functions: Sequence[str]) -> None:
         self._start = serve, spec, functions, MAX_MEMORY
         self._child: ChildProcess | None = None
+        self._number = 0
 
     def request(self, call: Call, timeout: float) -> Answer:
         """Send a call, and return the answer."""
@@ -176,16 +178,22 @@ class Process:
             if call.action != "describe":  # which may take as long as importing it does
                 self.request(Call(action="describe"), START_TIMEOUT)
         child = self._child
+        self._number += 1
         try:
-            child.line.send(call.to_dict())
-            if not child.line.poll(min(timeout, 1e6)):
-                within = f"within {timeout:g} s"
-                raise CallTimeout(
-                    f"did not start {within}" if call.action == "describe" else f"did not return {within} (--timeout)"
-                )
-            parts, failure, breaches = child.line.recv()
+            child.line.send((self._number, call.to_dict()))
+            number = 0
+            while number != self._number:  # a late or second answer belongs to another call
+                number, parts, failure, breaches = receive(child.line, min(timeout, 1e6))
             if failure and failure[0] == BackendError.__name__:
                 raise BackendError(failure[1])
+        except TimeoutError:
+            self.close()
+            verb = "start" if call.action == "describe" else "return"
+            option = "" if call.action == "describe" else " (--timeout)"
+            raise CallTimeout(f"did not {verb} within {timeout:g} s{option}") from None
+        except ForeignData:
+            self.close()
+            raise ProcessLost("it wrote to a file descriptor that is not its own: refgeo's connection") from None
         except (EOFError, OSError):
             self._child = None
             raise ProcessLost(child.terminate()) from None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from refgeo.conformance.judging.evidence import Evidence
-from refgeo.conformance.points.covering_design import NARROW, size_levels
+from refgeo.conformance.points.covering_design import NARROW, levels_visible_alone, size_levels, visible_levels
 from refgeo.conformance.points.features import Features
 from refgeo.conformance.protocol.call import Event
 
@@ -26,6 +26,8 @@ def count_noun(number: float, noun: str) -> str:
 
 Size = tuple[int, int, int, int, float]
 """h, n, m, the number of blocks, and κ."""
+_COMMON = ("met", "circumstances", "special", "visible")
+"""Fields of a scope that several scopes can have in common."""
 _KINDS = ("h", "n", "m", "blocks", "κ")
 Level = tuple[str, str]
 """A kind of size, and the name of an interval of its values."""
@@ -47,28 +49,45 @@ class Scope:
         The circumstances of decisive evidence, in words, each with h, and whether there were several blocks.
     functions : frozenset of str
         The functions that were watched, for a rule of conduct.
+    special : frozenset of (Level, bool, bool)
+        The special levels, such as G = H, that decisive evidence covers at generated points where they are visible in
+        the value; each with whether h > 16, and whether there were several blocks.
+    visible : frozenset of Level
+        The special levels that can be visible in the value.
     """
 
     met: frozenset[Size] = frozenset()
     circumstances: frozenset[tuple[str, int, bool]] = frozenset()
     functions: frozenset[str] = frozenset()
+    special: frozenset[tuple[Level, bool, bool]] = frozenset()
+    visible: frozenset[Level] = frozenset()
 
     @classmethod
-    def of(cls, kind: str, evidence: Iterable[Evidence]) -> Scope:
-        """Make the scope of the evidence on a check of this kind."""
+    def of(cls, kind: str, evidence: Iterable[Evidence], value: str = "") -> Scope:
+        """Make the scope of the evidence on a check of this kind, and of a value."""
         decisive = [e for e in evidence if e.decisive and e.event in (Event.RESULT, Event.BROKEN)]
         sized, has_condition = [e for e in decisive if e.sizes], kind in ("value", "law")
         return cls(
             frozenset(_size(e, has_condition) for e in sized),
             frozenset((e.circumstance, e.sizes[2], e.sizes[3] > 1) for e in sized if e.circumstance),
             frozenset(e.subject for e in decisive if kind == "contract"),
-        )
+            frozenset(
+                (level, f.h > NARROW, math.prod(f.blocks) > 1)
+                for f in map(Features.parse, dict.fromkeys(e.case for e in sized))
+                if f is not None for level in visible_levels(f).get(value, ())
+            ),
+            levels_visible_alone(value),
+        )  # fmt: skip
 
     @classmethod
     def intersection(cls, scopes: Sequence[Scope]) -> Scope:
         """Make the scope that all scopes have in common; it is empty if there are none."""
-        parts = [[getattr(scope, name) for scope in scopes] for name in ("met", "circumstances")]
-        return cls(*(frozenset.intersection(*part) for part in parts)) if scopes else cls()
+        parts = [[getattr(scope, name) for scope in scopes] for name in _COMMON]
+        return (
+            cls(**{name: frozenset.intersection(*x) for name, x in zip(_COMMON, parts, strict=True)})
+            if scopes
+            else cls()
+        )
 
     @property
     def covered_pairs(self) -> tuple[int, int]:
@@ -92,7 +111,9 @@ class Scope:
             return ""
         kinds = [kind for kind in _KINDS if kind != "κ" or any(size[-1] for size in self.met)]
         ranges = ", ".join(self._range(kind) for kind in kinds)
-        return ranges + "; {} of {} pairs of size levels together".format(*self.covered_pairs)
+        wide = {level for level, is_wide, _ in self.special if is_wide} & self.visible
+        special = f"; {len(wide)} of {len(self.visible)} special levels with h > {NARROW}" if wide else ""
+        return ranges + "; {} of {} pairs of size levels together".format(*self.covered_pairs) + special
 
     def __str__(self) -> str:
         return "; ".join([*filter(None, [self.summary]), *self._circumstances_in_words()])

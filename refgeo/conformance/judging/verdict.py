@@ -326,7 +326,7 @@ def make_row(
         diagnosis=diagnosis.text, yours=diagnosis.yours, expected=diagnosis.expected, differs=diagnosis.differs,
         broken_by=tuple(dict.fromkeys(e.subject for e in summary.select(Event.BROKEN))),
         harmful=check.harmful, exhausted=bool(summary.select(Event.EXHAUSTED)), options=dict(options or {}),
-        scope=Scope.of(check.kind, summary.all), needs_others=diagnosis.needs_others,
+        scope=Scope.of(check.kind, summary.all, check.name), needs_others=diagnosis.needs_others,
     )  # fmt: skip
 
 

@@ -236,8 +236,9 @@ class Features:
         """Return whether the numbers of the point, and products of `count` of them, stay within the range."""
         factors = count * max(abs(math.log(size)) for size in (self.size_G, self.size_H, self.uneven))
         lengths = [x for x in (self.length, self.ratio, self.length * self.ratio) if 0.0 < x < math.inf]
-        vectors = max(4.0 * (abs(math.log(x)) - 12.0) for x in lengths) if lengths else 0.0
-        return max(factors, vectors) <= math.log(largest) and not (self.single and dtype != "float64")
+        vectors = max((4.0 * (abs(math.log(x)) - 12.0) for x in lengths), default=0.0)
+        total = factors + max(vectors, 0.0) + 4.0 * math.log(max(abs(self.t), 1.0))
+        return total <= math.log(largest) and not (self.single and dtype != "float64")
 
     @property
     def cost(self) -> int:

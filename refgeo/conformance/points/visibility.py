@@ -16,7 +16,13 @@ _MIN_PART = 1e3
 """The part of a value, in rounding errors, from which on a fault of a tenth of it is WRONG: it has a ratio of 100."""
 
 
-DETERMINING_FIELDS = frozenset(("length", "ratio", "part", "radial", "speed", "t", "vertical", "slope", "cosine"))
+_CLEARLY_DECISIVE = 0.1
+"""Rounding error of a bad algorithm up to which a point is decisive although its κ is random; chosen, below 1."""
+_MAX_CHANCE = 1e-3
+"""Probability with which a sparse vector may be zero; chosen."""
+DETERMINING_FIELDS = frozenset(
+    ("length", "ratio", "part", "radial", "speed", "t", "vertical", "slope", "cosine", "sparse", "empty_rows")
+)
 """The fields on which `determined_part` depends."""
 
 
@@ -32,7 +38,7 @@ def rounding_error(f: Features, value: Value) -> float:
     unit = precision.roundoff * max(f.n, f.m) ** 0.5
     unit *= _ratio_of_lengths(f.ratio) if len(value.operation.sources) == 2 and f.ratio not in (0.0, math.inf) else 1.0
     cofactors = kappa ** min(2.0 * p, 4.0)
-    is_decisive = unit * max(cofactors, kappa ** (1.5 * p)) <= 1.0
+    is_decisive = unit * max(cofactors, kappa ** (1.5 * p)) <= _CLEARLY_DECISIVE
     is_in_range = not f.single or f.is_in_range("float64", precision.largest, max(2.0 + p, 2.0 * p))
     return unit * max(kappa**p, cofactors / 1e3) if is_decisive and is_in_range else math.inf
 
@@ -61,7 +67,9 @@ def is_sensitive(f: Features) -> bool:
 
 def determined_part(f: Features, value: Value) -> float:
     """Estimate the size of the part of a value that its formula determines, relative to the scale of the value."""
-    if f.length == 0.0 or f.ratio == math.inf or (f.ratio == 0.0 and len(value.operation.sources) > 1):
+    rows = min(f.n, f.m) - f.empty_rows
+    is_empty = rows <= 0 or f.sparse ** (math.prod(f.blocks) * rows * f.h) > _MAX_CHANCE
+    if is_empty or f.length == 0.0 or f.ratio == math.inf or (f.ratio == 0.0 and len(value.operation.sources) > 1):
         return 0.0
     share, slowness = 1.0, 3.0 / max(f.max_condition, 3.0)  # vectors are the shorter, the more strongly Γ grows with κ
     if value.operation.name == "geodesic":
@@ -69,7 +77,8 @@ def determined_part(f: Features, value: Value) -> float:
         order = value.order if isinstance(value.order, int) else 3
         share = slowness * min(step if f.speed is None else f.speed, 1.0) ** order
     elif value.name == "horizontal_projection":
-        share = 0.0 if f.radial == 1.0 else 1.0 if f.vertical is None else f.vertical
+        is_horizontal = f.radial == 1.0 or (f.turn < 1.0 and f.empty_rows >= f.h)
+        share = 0.0 if is_horizontal else 1.0 if f.vertical is None else f.vertical
     elif value.name == "riemannian_hessian" or (
         value.name == "riemannian_gradient" and f.vertical is not None and f.vertical < 0.5  # of a loss, too
     ):

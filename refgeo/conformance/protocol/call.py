@@ -154,13 +154,12 @@ _DEMANDING = 100_000
 
 def is_demanding(call: Call) -> bool:
     """Return whether a right implementation may run out of time or memory, with dense matrices of n² or h⁴ numbers."""
-    return demand_of(call) > 0
+    return demand_of(call) > _DEMANDING
 
 
 def demand_of(call: Call) -> int:
-    """Return the number of entries of the dense matrices of a literal implementation, if they are many; else 0."""
+    """Return the number of entries of the dense matrices of a literal implementation."""
     G, H = call.arrays[:2]
     *blocks, n, h = G.shape
     m = H.shape[-2]
-    numbers = math.prod(blocks) * max((n + m) * h**3, max(n, m) ** 2)
-    return numbers if numbers > _DEMANDING else 0
+    return int(math.prod(blocks) * max((n + m) * h**3, max(n, m) ** 2))
