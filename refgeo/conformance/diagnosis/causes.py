@@ -197,6 +197,12 @@ def _diagnose(failed: FailedCheck) -> Diagnosis:
         region = _find_region(failed) if summary.missing_results else ""
     if not summary.missing_results:
         example, right = _contrast(failed)
+        worst_blocks = [_worst_block(sample) for sample in samples]
+        simple = next((h for h in _modify_right_result(value, worst_blocks) if _is_consistent(h, worst_blocks)), None)
+        if simple is not None and len(samples) > 1:
+            where = "in the worst block of each" if any(sample.scene.shape for sample in samples) else "in all of them"
+            text = f"wrong at some points, such as {samples[0].scene.name}; {where}, {simple.text}"
+            return Diagnosis(text, example=example)
         nearest = f"; right at {right}, the point most like this one" * bool(right)
         return Diagnosis(_diagnose_batching(failed) or NO_FORMULA + nearest, example=example)
     return Diagnosis(region and f"wrong {region}")
@@ -346,6 +352,18 @@ def _samples(value: Value, backend: Backend, scenes: Iterable[Scene]) -> list[Sa
         with suppress(*INCONCLUSIVE):
             samples.append(_sample(value, backend, scene))
     return samples
+
+
+def _worst_block(sample: Sample) -> Sample:
+    """Return the block of a sample with the largest error, as a sample."""
+    scene = sample.scene
+    difference = linear_combination((1.0, sample.result), (-1.0, sample.right))
+    errors = relative_to(scene.length(difference), scene.size(sample.value))
+    block = np.unravel_index(np.argmax(errors), scene.shape)
+    if not scene.shape:
+        return sample
+    result, right = (tuple(part[block] for part in parts) for parts in (sample.result, sample.right))
+    return replace(sample, scene=scene.map_factors(itemgetter(block)), result=result, right=right)
 
 
 def _difference(result: Parts, prediction: Parts) -> float:

@@ -490,9 +490,15 @@ def read_one(
 
 
 def read_at(value: Value, scenes: Sequence[Scene], results: Iterable[Parts]) -> Formula | None:
-    """Fit the formula of given results, if the first of the points has many more numbers than a formula has terms."""
+    """Fit a formula to the results at several points; return None if none of them fits, or if they cannot tell.
+
+    They cannot tell for numbers, which are fewer than the terms of a formula, and if a part of a vector is zero at all
+    of the points, so that nobody sees whether its terms are missing.
+    """
     scene = scenes[0]
-    if value.operation.scalar or scene.metric not in PAIR_METRICS or scene.point.sizes[2] < 2:
+    inputs = [[factor for pair in x.inputs(value.operation) for factor in pair] for x in scenes]
+    is_seen = all(any(map(np.any, factors)) for factors in zip(*inputs, strict=True))
+    if value.operation.scalar or scene.metric not in PAIR_METRICS or scene.point.sizes[2] < 2 or not is_seen:
         return None
     samples = [_flat_sample(value, *x) for x in zip(scenes, results, strict=True)]
     reader = _Fitter(None, value.operation, scene.metric, scene.dtype, scene.relaxation, samples)

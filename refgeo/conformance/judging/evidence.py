@@ -355,7 +355,7 @@ def describe_worst_entries(scene: Scene, value: Value, answer: Answer, evidence:
     for name, part, right, distance in zip("GH", answer.parts, rights, distances, strict=False):
         index = np.unravel_index(np.argmax(distance), distance.shape)
         entry = f"{name}[{', '.join(map(str, index))}]" if index else "the result"
-        is_right = np.max(distance) <= 1e-6 * max(map(np.max, distances))
+        is_right = np.max(distance) <= MAX_RATIO * evidence.gram * np.max(np.abs(right))
         digits = 17 if distance[index] < 1e-6 * abs(right[index]) else 8
         numbers = f"{entry} is {part[block][index]:.{digits}g} and not {right[index]:.{digits}g}"
         descriptions.append(f"{name} is right" if is_right else numbers)

@@ -355,19 +355,22 @@ def test_with_relaxation_a_damped_rule_passes():
     assert judged(damped(1e-6), relaxation=1e-6)["step.invariant"].verdict is Verdict.PASS  # O(h) alone is asked for
 
 
-@pytest.mark.exhaustive
-def test_a_rule_that_computes_in_single_precision_is_wrong_and_what_declaring_it_would_leave_is_said():
-    def single(state, G, H, e_G, e_H):
-        g_G, g_H = preconditioned(*(x.astype(np.float32) for x in (G, H, e_G, e_H)))
-        return state, G - 0.1 * g_G, H - 0.1 * g_H
+@pytest.mark.slow
+def test_a_class_of_elements_is_named_only_if_fresh_starts_confirm_it(monkeypatch):
+    """All planned starts are narrow; wide heads, which fresh starts have, contradict rotations."""
+    few = [(trajectories._GENERIC, trajectories.Comparison(name)) for name in trajectories.ELEMENTS]
+    monkeypatch.setattr(trajectories, "plan_comparisons", lambda rule: few)
+    narrow = trajectories.starts("quick", 0)
+    monkeypatch.setattr(trajectories, "starts", lambda *_: [trajectories._GENERIC, *narrow])
 
-    row = judged(single)["step.invariant"]
+    def step(state, G, H, e_G, e_H):
+        if G.shape[-1] < 5:
+            return damped(1e-2)(state, G, H, e_G, e_H)
+        return state, G - 0.01 * np.sign(e_G), H - 0.01 * np.sign(e_H)
+
+    row = judged(step)["step.invariant"]
     assert row.verdict is Verdict.WRONG
-    left = re.search(
-        r"with --dtype float32, rounding is as large as all differences, which leaves ([^:]*):", row.message
-    )
-    assert 1e-9 < float(left[1]) < 1e-4
-    assert judged(single, dtype="float32")["step.invariant"].verdict is Verdict.PASS
+    assert "invariant under none of the matrices" in row.message
 
 
 @pytest.mark.slow
