@@ -28,7 +28,8 @@ _CSS = """body { font-family: Menlo, Consolas, monospace; font-size: 13px }
 div { white-space: pre-wrap; overflow-wrap: anywhere; min-height: 1.3em }
 section { overflow-x: auto; white-space: nowrap; margin: 1.3em 0 }
 th, td { text-align: left; padding: 1px 1.5em 1px 0 }
-:is(th, td):is(:nth-child(3), :nth-child(4), :nth-child(5)) { text-align: right }
+:is(th, td):is(:nth-child(4), :nth-child(5), :nth-child(6)) { text-align: right }
+figure { display: inline-block; margin: 0 1em 1.3em 0; max-width: 100% }
 svg { max-width: 100%; height: auto }
 .bold { font-weight: bold }
 .red { color: #b3121d }
@@ -79,10 +80,11 @@ def _lines(lines: Sequence[Line]) -> str:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    """Make a table of the rows that say something, each in the colour of its verdict."""
+    """Make a table of the rows that say something, with the verdicts where a narrow page shows them, too."""
     lines = list(cells_of(rows))
-    titles = "".join(f"<th>{name}</th>" for name in (lines[0][0] if lines else ()))
-    cells = ["".join(f"<td>{html.escape(text)}</td>" for text in row.values()) for row, _ in lines]
+    names = sorted(lines[0][0] if lines else (), key=lambda name: name not in ("check", "metric", "verdict"))
+    titles = "".join(f"<th>{name}</th>" for name in names)
+    cells = ["".join(f"<td>{html.escape(row[name])}</td>" for name in names) for row, _ in lines]
     body = "".join(f'<tr class="{style}">{row}</tr>\n' for row, (_, style) in zip(cells, lines, strict=True))
     return f"<section><table>\n<thead><tr>{titles}</tr></thead>\n<tbody>\n{body}</tbody></table></section>\n"
 

@@ -2,6 +2,8 @@
 
 import io
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
@@ -259,3 +261,29 @@ def test_a_remark_on_several_rows_is_made_once():
     report.print(stream := io.StringIO())
     assert "not positive definite" not in stream.getvalue()
     assert "no result     from 2 values at a large κ, which is allowed" in stream.getvalue()
+
+
+_MEASURE = """<script>
+document.body.dataset.right = [...document.querySelectorAll("th")].map(
+    x => x.textContent + "=" + x.getBoundingClientRect().right).join("|")
+document.body.dataset.width = document.documentElement.scrollWidth
+</script>"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("width", "columns"), [(1280, ["check", "metric", "verdict", "worst case"]), (500, ["metric"])]
+)
+def test_a_browser_shows_the_page_without_cutting_it_off(width, columns, tmp_path):
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("no browser is installed")
+    pytest.importorskip("matplotlib")
+    page = tmp_path / "report.html"
+    page.write_text(rg.check(metrics=["inv"], cases=["5x4x2/k3"]).to_html() + _MEASURE, encoding="utf-8")
+    command = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", f"--window-size={width},900", "--dump-dom"]
+    dom = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=120, check=True).stdout
+    right = dict(x.split("=") for x in re.search(r'data-right="([^"]*)"', dom)[1].split("|"))
+    assert [*right][:3] == ["check", "metric", "verdict"]
+    assert all(float(right[name]) <= width for name in columns)
+    assert int(re.search(r'data-width="(\d+)"', dom)[1]) <= width, "nothing scrolls but the table"
