@@ -236,8 +236,7 @@ def _make_expected(blocks: list[Block], progress: Progress) -> NamedArrays:
 
 
 def _units(case: Scene, block: tuple[int, ...], value: Value) -> list[float | None]:
-    """Return how large the error of one entry can be if its length in the metric has the test ratio 1; None if
-    undecided.
+    """Return, for each part of a result, the error of a single entry that has the test ratio 1; None if undecided.
 
     In inv, a part δ_G of length d has no entry larger than d·√(σ²_max(G) + ε), in mix none larger than d/√(σ²_min(H) +
     ε).

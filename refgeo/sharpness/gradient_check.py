@@ -412,9 +412,8 @@ def _zero_gradients(
         value, displaced = of_arrays({**near, **_displace({name: near[name]}, 1)})
         if abs(value - loss) <= NOISE_FACTOR * noise:
             zero.unused.append(name)
-        elif (
-            name in displaced and not displaced[name].any()
-        ):  # else, the loss may bend between the two points, as beyond a saturation
+        # if it is not zero there, the loss may bend between the two points, as beyond a saturation
+        elif name in displaced and not displaced[name].any():
             zero.wrong.append(name)
     return zero
 

@@ -239,10 +239,8 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
             return np.zeros_like(x)
         h = step / length
         with self._calls:
-            (loss_ahead, gradient_ahead), (loss_behind, gradient_behind) = (
-                self._objective(h * x),
-                self._objective(-h * x),
-            )
+            loss_ahead, gradient_ahead = self._objective(h * x)
+            loss_behind, gradient_behind = self._objective(-h * x)
         if not (np.isfinite(loss_ahead) and np.isfinite(loss_behind)):
             raise ValueError(f"step: expected a step after which the loss is finite, got {step:g}; try a smaller step")
         return np.asarray((gradient_ahead - gradient_behind) / (2.0 * h))

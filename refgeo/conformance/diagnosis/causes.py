@@ -551,9 +551,7 @@ def _read_formula(value: Value, backend: Backend, scene: Scene) -> Diagnosis:
 
 
 def _is_refuted(value: Value, failing: list[Sample], passing: list[Sample]) -> bool:
-    """Return whether a formula gives the results at the failing points, but no such formula those at passing points,
-    too.
-    """
+    """Return whether a formula fits the results at the failing points, but none fits those and the passing points."""
 
     def is_readable(samples: list[Sample]) -> bool:
         return read_at(value, [sample.scene for sample in samples], [sample.result for sample in samples]) is not None

@@ -301,7 +301,7 @@ def _make_formula(reader: _Fitter, fits: Sequence[Fit | None], **options: Any) -
 
 
 def _fit_parts(reader: _Fitter, damping: bool = True) -> Formula | None:
-    """Fit a vector part by part, and a number with the terms of both factors together."""
+    """Fit a formula to the results: to the G and H parts of a vector one by one, to a number all terms at once."""
     scalar, fits = reader.operation.scalar, []
     for i, degrees in enumerate(reader.degrees()):
         terms = [

@@ -29,7 +29,8 @@ away from it. Chosen.
 _VANISHING_RATIO = 100.0 * MAX_RATIO
 """Test ratio at the bound of an interval up to which the error vanishes towards it: beyond, rounding hides it."""
 _HIDDEN_SHARE = 0.1
-"""Rounding relative to the least error inside the interval, up to which a passing point contradicts it; chosen."""
+"""A passing point inside an interval contradicts it if rounding is at most this share of the least error that was found
+inside; chosen."""
 _MAX_MASKED = 3
 """Number of passing points inside an interval for which fault masking is tested; chosen."""
 _VARIATIONS: tuple[Callable[[Features], Features], ...] = (
