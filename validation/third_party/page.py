@@ -1,6 +1,7 @@
 """The page of what was judged: tables and sections of `judged.toml`, `results.json` and the programs."""
 
 import json
+import re
 import tomllib
 from math import log10
 from pathlib import Path
@@ -39,7 +40,7 @@ def link(source, version):
     """A package at its version, or a repository at its commit."""
     if "/" in source:
         commit, _, date = version.partition(", ")
-        return f"[{date}](https://github.com/{source}/tree/{commit})"
+        return f"[{date}](https://github.com/{source}/commit/{commit})"
     return f"[{version}](https://pypi.org/project/{source}/{version}/)"
 
 
@@ -114,18 +115,19 @@ def optimisers(results):
             invariant_under(result),
             by_how_much(result),
             result["recomputed"].get("from B = 0", "–"),
-            whose(entry["options"]),
-            "{} of {}".format(*result["seeds"]),
             sign_of(entry),
+            settings(entry),
         ])  # fmt: skip
-    header = ["optimiser", "is said to be", "invariant under", "difference", "from B = 0", "options", "seeds", "sign"]
+    header = ["optimiser", "is said to be", "invariant under", "difference", "from B = 0", "sign", "settings, remarks"]
     return experiment.markdown(header, rows)
 
 
-def whose(options):
-    """In a cell, without the numbers."""
-    ours, theirs = "ours" in options, any(word in options for word in ("its", "default"))
-    return "ours and its own" if ours and theirs else "ours" if ours else "its own"
+def settings(entry):
+    """In a cell: what is neither a default nor the learning rate of most rows, and a remark."""
+    parts = re.split(r", (?![^()]*\))", entry["options"])
+    told = [part for part in parts if part not in ("lr = 0.01 (ours)", "all others its defaults")]
+    told = [part for part in told if not part.endswith("(its default)")]
+    return ". ".join(filter(None, [", ".join(told), entry.get("remark")]))
 
 
 def sign_of(entry):
@@ -140,11 +142,12 @@ def other(group):
     """A table of programs."""
     rows = []
     for entry in (item for item in JUDGED["program"] if item["group"] == group):
-        name = entry["name"]
-        version = ", ".join(versions_of(name)) if "/" not in entry["source"] else ""
+        name, source = entry["name"], entry["source"]
+        version = f"[clone](https://github.com/{source})" if "/" in source else ", ".join(versions_of(name))
         seen = programs.answers(name).get("what") or entry["remark"]
-        rows.append([entry["of"], version, entry["is"], seen, f"[program](programs/{name}/program.py)", sign_of(entry)])
-    return experiment.markdown(["code", "version", "is said to be", "what is seen", "by", "sign"], rows)
+        seen = f"[{seen}](programs/{name}/program.py)"
+        rows.append([f"{entry['of']} ({version})", entry["is"], seen, sign_of(entry)])
+    return experiment.markdown(["code", "is said to be", "what is seen, with the program", "sign"], rows)
 
 
 def versions_of(name):
@@ -154,24 +157,10 @@ def versions_of(name):
 
 
 def corrections():
-    """A line for each program with a correction, and what was asked of it."""
-    rows = []
-    for name, result in accused().items():
-        folder = f"[{result['what']}](programs/{name})"
-        message = result.get("told_to", "–")
-        rows.append(
-            [folder, result["sign"], *(result[key] for key in ("release", "main", "limits", "follows")), message]
-        )
-    header = [
-        "what is seen",
-        "sign",
-        "release",
-        "main branch",
-        "limits in its documentation",
-        "follows",
-        "to be told to",
-    ]
-    return experiment.markdown(header, rows)
+    """A line for each program with a correction."""
+    rows = [[f"[{result['what']}](programs/{name})", result["sign"], result["release"]]
+            for name, result in accused().items()]  # fmt: skip
+    return experiment.markdown(["what is seen", "sign", "release"], rows)
 
 
 def accused():
@@ -205,8 +194,8 @@ def geometries(results):
     for title, result in results["geometries"].items():
         seen = f"differs: {', '.join(result['wrong'])}" if result["wrong"] else f"agrees, {result['digits']:.0f} digits"
         operations = ", ".join(f"`{item}`" for item in result["operations"])
-        rows.append([title, result["version"], operations, seen, str(result["seeds"]), "as documented"])
-    return experiment.markdown(["code", "version", "operations", "what is seen", "seeds", "sign"], rows)
+        rows.append([title, result["version"], operations, seen, "as documented"])
+    return experiment.markdown(["code", "version", "operations", "what is seen", "sign"], rows)
 
 
 def text(results):
@@ -216,7 +205,7 @@ def text(results):
         "merges": merges(results), "sharpness": other("sharpness"), "geometries": geometries(results),
         "corrections": corrections(), "counts": counts(),
     }  # fmt: skip
-    page = (HERE / "page.md").read_text(encoding="utf-8")
+    page = (HERE / "page.template").read_text(encoding="utf-8")
     for name, part in parts.items():
         page = page.replace(f"<!-- {name} -->", part)
     return page
