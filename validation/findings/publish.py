@@ -82,11 +82,11 @@ def publish_table1(folder: Path) -> None:
 
 
 def page_table(document: dict[str, Any], population: str) -> str:
-    """Table 1 as the page has it, of both draws of a population: τ with the gap of the measures, and of all else."""
+    """Table 1 as the page has it, of both draws of a population: τ with the gap of the measures, and of what beats them."""
     first, second = (document["populations"][f"{population}-{draw}"] for draw in (0, 1))
     counts = [f"first {first['models']}", f"{second['models']} others"]
     rows = []
-    measured = {name: radii for name, radii in protocol.fixed_radii(population).items() if name in first["gap"]}
+    measured = {name: radii for name, radii in protocol.fixed_radii(population).items() if name in protocol.NAMES}
     for measure, radii in measured.items():
         for increase, rho in zip(protocol.INCREASES, radii, strict=True):
             here, target = (result["gap"][measure][f"{rho:g}"] for result in (first, second))
@@ -96,7 +96,7 @@ def page_table(document: dict[str, Any], population: str) -> str:
                 *(str(Estimate(*of["tau_a"])) for of in (here, target)),
                 *(str(Estimate(*of["given"])) for of in (here, target) if of["given"]),
             ])  # fmt: skip
-    for name in (name for name in first["others"] if name.split()[0] not in ("test", "challenge")):
+    for name in (name for name in ("augmentation", "train error") if name in first["others"]):
         taus = (str(Estimate(*of["others"][name])) for of in (first, second))
         rows.append([name.replace("_", " "), "", *taus])
     header = ["τ with the gap", "the paper", *counts, "first, given the step size", "others, given the step size"]
