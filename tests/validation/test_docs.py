@@ -258,15 +258,25 @@ def test_a_page_reads_where_the_repository_shows_it(page):
 RESULTS = ROOT / "validation" / "results"
 
 
-@pytest.mark.parametrize(
-    ("page", "result"),
-    [("judging", "accuracy"), ("judging", "operations"), ("judging", "first_call"), ("symmetries", "spectrum"),
-     ("judging", "implementations")],
-)  # fmt: skip
-def test_a_table_of_results_is_that_of_its_file(page, result):
-    assert (RESULTS / f"{result}.md").read_text(encoding="utf-8").strip() in (DOCS / f"{page}.md").read_text(
-        encoding="utf-8"
-    )
+def test_tables_of_results_are_those_of_their_files_and_so_are_numbers_of_sentences():
+    files = {name: (RESULTS / f"{name}.md").read_text(encoding="utf-8").strip()
+             for name in ("accuracy", "spectrum", "operations", "first_call", "implementations")}  # fmt: skip
+    pages = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ("judging", "symmetries")}
+    assert files["accuracy"] in pages["judging"]
+    assert files["spectrum"] in pages["symmetries"]
+    judging = " ".join(pages["judging"].split())
+    cells = {name: [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:]]
+             for name, text in files.items()}  # fmt: skip
+    for column, says in ((1, "takes {:g} to {:g}, once"), (2, "and a projection {:g} to {:g} (")):
+        times = [float(row[column]) for row in cells["operations"]]
+        assert says.format(min(times), max(times)) in judging
+    ratios = [float(row[3].split()[0]) for row in cells["first_call"]]
+    assert f"takes {min(ratios):g} to {max(ratios):g} times as long" in judging
+    rows = cells["implementations"]
+    runs, accused = (sum(int(row[k]) for row in rows) for k in (2, 3))
+    largest = max(float(cell) for row in rows for cell in row[4:6])
+    assert f"{accused} of {runs} runs accused one of {len(rows)} right implementations" in judging
+    assert f"the largest ratio was {largest:g} (" in judging
 
 
 def test_files_that_are_linked_are_there():
