@@ -3,7 +3,6 @@
 import json
 import re
 import tomllib
-from math import log10
 from pathlib import Path
 
 from validation import experiment
@@ -58,17 +57,12 @@ def group_of(differences):
 
 
 def invariant_under(found):
-    """In a cell: which matrices, and to how many digits."""
+    """In a cell: which matrices."""
     differences = found["recomputed"].get("differences")
     if not differences:
         return "–"
-    name, largest = group_of(differences)
-    if largest is None:
-        return name
-    digits = 15 if largest <= 1e-15 else int(-log10(largest))
-    if name == "GL(h)" and "ill-conditioned" not in differences:
-        name = "GL(h), no ill-conditioned M tried"
-    return f"{name}, {digits} digits"
+    name, _ = group_of(differences)
+    return f"{name}, no ill-conditioned M tried" if name == "GL(h)" and "ill-conditioned" not in differences else name
 
 
 def by_how_much(found):
@@ -114,28 +108,31 @@ def optimisers(results):
             entry["is"],
             invariant_under(result),
             by_how_much(result),
-            result["recomputed"].get("from B = 0", "–"),
             sign_of(entry),
-            settings(entry),
+            settings(entry, result["recomputed"].get("from B = 0", "moves")),
         ])  # fmt: skip
-    header = ["optimiser", "is said to be", "invariant under", "difference", "from B = 0", "sign", "settings, remarks"]
+    header = ["optimiser", "is said to be", "invariant under", "difference", "sign", "settings, remarks"]
     return experiment.markdown(header, rows)
 
 
-def settings(entry):
-    """In a cell: what is neither a default nor the learning rate of most rows, and a remark."""
+def settings(entry, start):
+    """In a cell: what is neither a default nor the learning rate of most rows, a mistake, a remark, and B = 0."""
     parts = re.split(r", (?![^()]*\))", entry["options"])
     told = [part for part in parts if part not in ("lr = 0.01 (ours)", "all others its defaults")]
     told = [part for part in told if not part.endswith("(its default)")]
-    return ". ".join(filter(None, [", ".join(told), entry.get("remark")]))
+    what = programs.answers(entry.get("mistake", "")).get("what")
+    return ". ".join(filter(None, [", ".join(told), what, "" if start == "moves" else f"From B = 0, it {FROM_ZERO[start]}",
+                                   entry.get("remark")]))  # fmt: skip
+
+
+FROM_ZERO = {"does not move": "does not move", "not finite": "is not finite", "raises": "raises an exception"}
 
 
 def sign_of(entry):
-    """In a cell; what is to be corrected has a line below."""
-    sign = programs.answers(entry.get("mistake") or entry.get("name", "")).get("sign") or entry.get(
-        "sign", "as documented"
-    )
-    return sign if sign in ("as documented", "another rule") else f"[{sign}](#what-is-to-be-corrected)"
+    """In a cell, with a link to what is to be corrected."""
+    name = entry.get("mistake") or entry.get("name", "")
+    sign = programs.answers(name).get("sign")
+    return f"[{sign}](programs/{name})" if sign else entry.get("sign", "as documented")
 
 
 def other(group):
@@ -154,13 +151,6 @@ def versions_of(name):
     """Of the packages that a program needs, but for PyTorch."""
     _, versions = programs.needs(name)
     return [f"{package} {version}" for package, version in versions.items() if package != "torch"]
-
-
-def corrections():
-    """A line for each program with a correction."""
-    rows = [[f"[{result['what']}](programs/{name})", result["sign"], result["release"]]
-            for name, result in accused().items()]  # fmt: skip
-    return experiment.markdown(["what is seen", "sign", "release"], rows)
 
 
 def accused():
@@ -203,7 +193,7 @@ def text(results):
     parts = {
         "optimisers": optimisers(results), "adapters": other("adapters"),
         "merges": merges(results), "sharpness": other("sharpness"), "geometries": geometries(results),
-        "corrections": corrections(), "counts": counts(),
+        "counts": counts(),
     }  # fmt: skip
     page = (HERE / "page.template").read_text(encoding="utf-8")
     for name, part in parts.items():
