@@ -93,7 +93,7 @@ def folder(tmp_path_factory):
         if block.title:
             assert written.setdefault(block.title, block.text) == block.text, "one name, one text"
             (path / block.title).write_text(block.text, encoding="utf-8")
-    files = {"my_backend.py", "my_optimiser.py", "row_scaling.py"}
+    files = {"my_backend.py", "my_optimiser.py"}
     assert set(written) == {*files, "test_geometry.py", "test_my_optimiser.py"}
     return path
 
@@ -171,7 +171,9 @@ def test_tests_that_are_named_are_there(name):
 
 VERDICTS = ("holds with a correction", "does not hold", "not tested here", "holds", "open")
 CLAIMS = tomllib.loads((DOCS / "paper_tests.toml").read_text(encoding="utf-8"))["claim"]
-LISTED = re.sub(r"\[(.*?)\]\([^)]*\)", r"\1", (DOCS / "paper.md").read_text(encoding="utf-8").split("## Counterexamples")[0])
+LISTED = re.sub(
+    r"\[(.*?)\]\([^)]*\)", r"\1", (DOCS / "paper.md").read_text(encoding="utf-8").split("## Counterexamples")[0]
+)
 VERDICT_OF = {
     (row[0], row[1]): row[2]
     for line in LISTED.splitlines()

@@ -82,7 +82,7 @@ def publish_table1(folder: Path) -> None:
 
 
 def page_table(document: dict[str, Any], population: str) -> str:
-    """Table 1 as the page has it, of both draws of a population: τ with the gap of the measures, and of what beats them."""
+    """Table 1 as the page has it, of both draws of a population: τ with the gap of measures, and of two others."""
     first, second = (document["populations"][f"{population}-{draw}"] for draw in (0, 1))
     counts = [f"first {first['models']}", f"{second['models']} others"]
     rows = []

@@ -121,8 +121,8 @@ def settings(entry, start):
     told = [part for part in parts if part not in ("lr = 0.01 (ours)", "all others its defaults")]
     told = [part for part in told if not part.endswith("(its default)")]
     what = programs.answers(entry.get("mistake", "")).get("what")
-    return ". ".join(filter(None, [", ".join(told), what, "" if start == "moves" else f"From B = 0, it {FROM_ZERO[start]}",
-                                   entry.get("remark")]))  # fmt: skip
+    begins = "" if start == "moves" else f"From B = 0, it {FROM_ZERO[start]}"
+    return ". ".join(filter(None, [", ".join(told), what, begins, entry.get("remark")]))
 
 
 FROM_ZERO = {"does not move": "does not move", "not finite": "is not finite", "raises": "raises an exception"}
