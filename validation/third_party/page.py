@@ -100,17 +100,18 @@ def agree(found):
 
 
 def optimisers(results):
-    rows = []
+    rows, before = [], ""
     for entry in JUDGED["optimiser"]:
         result = results["optimisers"][entry["adapter"]]
         rows.append([
             f"{entry['title']} {link(entry['source'], result['version'])}",
-            entry["is"],
+            "the same" if entry["is"] == before else entry["is"],
             invariant_under(result),
             by_how_much(result),
             sign_of(entry),
             settings(entry, result["recomputed"].get("from B = 0", "moves")),
         ])  # fmt: skip
+        before = entry["is"]
     header = ["optimiser", "is said to be", "invariant under", "difference", "sign", "settings, remarks"]
     return experiment.markdown(header, rows)
 
@@ -119,7 +120,7 @@ def settings(entry, start):
     """In a cell: what is neither a default nor the learning rate of most rows, a mistake, a remark, and B = 0."""
     parts = re.split(r", (?![^()]*\))", entry["options"])
     told = [part for part in parts if part not in ("lr = 0.01 (ours)", "all others its defaults")]
-    told = [part for part in told if not part.endswith("(its default)")]
+    told = [part.replace(" (ours)", "").replace("(ours; ", "(") for part in told if not part.endswith("(its default)")]
     what = programs.answers(entry.get("mistake", "")).get("what")
     begins = "" if start == "moves" else f"From B = 0, it {FROM_ZERO[start]}"
     return ". ".join(filter(None, [", ".join(told), what, begins, entry.get("remark")]))
