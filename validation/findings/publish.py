@@ -31,8 +31,8 @@ PICTURES = {
 """Of every experiment."""
 
 
-TABLES = ("accuracy", "first_call", "operations", "spectrum", "implementations")
-"""Tables in Markdown that pages of the documentation include."""
+TABLES = ("accuracy.md", "first_call.csv", "operations.csv", "spectrum.md", "implementations.csv")
+"""Tables that pages of the documentation include or link."""
 
 
 def published(source: Path) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def main() -> None:
             shutil.copy(folder / f"{picture}.png", HERE / "figures" / f"{picture}.png")
         print(f"{name}: published")
     for name in TABLES:
-        for source, place in ((f"{name}.md", "results"), (f"{name}.png", "figures")):
+        for source, place in ((name, "results"), (f"{Path(name).stem}.png", "figures")):
             if (folder / source).is_file():
                 shutil.copy(folder / source, HERE / place / source)
                 print(f"{source}: published")
