@@ -94,15 +94,11 @@ def page_table(document: dict[str, Any], population: str) -> str:
             rows.append([
                 f"{measure}, {increase:g}", "" if paper is None else signed(paper),
                 *(str(Estimate(*of["tau_a"])) for of in (here, target)),
-                *(str(Estimate(*of["given"])) for of in (here, target) if of["given"]),
             ])  # fmt: skip
     for name in (name for name in ("augmentation", "train error") if name in first["others"]):
         taus = (str(Estimate(*of["others"][name])) for of in (first, second))
         rows.append([name.replace("_", " "), "", *taus])
-    header = ["τ with the gap", "the paper", *counts, "first, given the step size", "others, given the step size"]
-    header = header[: max(map(len, rows))]
-    rows = [[*row, *[""] * (len(header) - len(row))] for row in rows]
-    return experiment.markdown(header, rows)
+    return experiment.markdown(["τ with the gap", "the paper", *counts], rows)
 
 
 def save(place: Path, document: Any) -> None:
