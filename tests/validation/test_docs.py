@@ -95,7 +95,7 @@ def folder(tmp_path_factory):
             assert written.setdefault(block.title, block.text) == block.text, "one name, one text"
             (path / block.title).write_text(block.text, encoding="utf-8")
     files = {"my_backend.py", "my_optimiser.py"}
-    assert set(written) == {*files, "test_geometry.py", "test_my_optimiser.py"}
+    assert set(written) == {*files, "test_geometry.py"}
     return path
 
 

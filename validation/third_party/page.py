@@ -120,6 +120,7 @@ def settings(entry, start):
     """In a cell: what is neither a default nor the learning rate of most rows, a mistake, a remark, and B = 0."""
     parts = re.split(r", (?![^()]*\))", entry["options"])
     told = [part for part in parts if part not in ("lr = 0.01 (ours)", "all others its defaults")]
+    told = [part for part in told if part.replace(" ", "").removesuffix("(ours)") not in entry["title"]]
     told = [part.replace(" (ours)", "").replace("(ours; ", "(") for part in told if not part.endswith("(its default)")]
     what = programs.answers(entry.get("mistake", "")).get("what")
     begins = "" if start == "moves" else f"From B = 0, it {FROM_ZERO[start]}"
