@@ -19,6 +19,7 @@ from helpers import ROOT, Block, blocks
 from refgeo import cli
 from refgeo.conformance.judging.checks import CHECKS
 from refgeo.conformance.points.features import Features
+from validation import experiment
 
 DOCS = ROOT / "validation" / "docs"
 PAGES = [
@@ -263,11 +264,11 @@ RESULTS = ROOT / "validation" / "results"
 
 def test_tables_of_results_are_those_of_their_files_and_so_are_numbers_of_sentences():
     pages = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ("judging", "symmetries")}
+    files = {path.stem: path.read_text(encoding="utf-8").splitlines() for path in RESULTS.glob("*.csv")}
+    tables = {name: list(csv.reader(lines)) for name, lines in files.items()}
     for name, page in (("accuracy", "judging"), ("spectrum", "symmetries")):
-        assert (RESULTS / f"{name}.md").read_text(encoding="utf-8").strip() in pages[page]
-    judging = " ".join(pages["judging"].split())
-    cells = {name: list(csv.reader((RESULTS / f"{name}.csv").read_text(encoding="utf-8").splitlines()))[1:]
-             for name in ("operations", "first_call", "implementations")}  # fmt: skip
+        assert experiment.markdown(tables[name][0], tables[name][1:]) in pages[page]
+    judging, cells = " ".join(pages["judging"].split()), {name: table[1:] for name, table in tables.items()}
     for column, says in ((1, "takes {:g} to {:g}, once"), (2, "and a projection {:g} to {:g} (")):
         times = [float(row[column]) for row in cells["operations"]]
         assert says.format(min(times), max(times)) in judging

@@ -31,7 +31,7 @@ PICTURES = {
 """Of every experiment."""
 
 
-TABLES = ("accuracy.md", "first_call.csv", "operations.csv", "spectrum.md", "implementations.csv")
+TABLES = ("accuracy.csv", "first_call.csv", "operations.csv", "spectrum.csv", "implementations.csv")
 """Tables that pages of the documentation include or link."""
 
 
