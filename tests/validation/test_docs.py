@@ -79,10 +79,10 @@ def test_examples_give_what_they_show(page):
 def test_programs_run(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tree = ast.parse(block.text)
-    for node in ast.walk(tree):
-        for name in [a.name for a in node.names] if isinstance(node, ast.Import) else []:
-            if name in ("torch", "transformers", "jax", "peft"):
-                pytest.importorskip(name)
+    names = {a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names}
+    names |= {node.module.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    for name in names & {"torch", "transformers", "jax", "peft"}:
+        pytest.importorskip(name)
     exec(compile(tree, str(block.page), "exec"), {"__name__": "page"})
 
 
