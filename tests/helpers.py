@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -125,15 +124,6 @@ def increase_at(name, u, v, X, y, t):
         return loss(*rg.diagonal.geodesic(name, u, v, eta_u, eta_v), X, y) - loss(u, v, X, y)
     except rg.GeodesicIncompleteError:
         return None
-
-
-def documented(page: str, title: str) -> dict[str, Any]:
-    """What a program of the documentation, with this title, defines."""
-    text = (Path(__file__).parents[1] / "validation" / "docs" / page).read_text(encoding="utf-8")
-    program = text.split(f'```python title="{title}"\n')[1].split("```")[0]
-    names: dict[str, Any] = {}
-    exec(compile(program, title, "exec"), names)
-    return names
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ PROGRAMS = {
         ),
         "mutants": ("mutants.catalogue", "mistakes that it must find"),
         "formulas": ("mutants.formulas", "mistakes in formulas that it must read"),
-        "third_party": ("third_party.__main__", "released code, judged"),
+        "third_party": ("third_party.__main__", "published code, judged"),
         "vectors": ("vectors.__main__", "the frozen test set, computed anew"),
     },
     "benchmarks": {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import itertools
 import json
 import multiprocessing
@@ -127,11 +129,14 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
 
 
 def table(header: list[str], rows: list[list[str]], path: Path) -> None:
-    """A table in Markdown, printed and written."""
-    text = markdown(header, rows)
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
+    """A table, printed in Markdown, and written in the format that the name of its file says."""
+    text = markdown(header, rows) + "\n"
+    console.print(text, soft_wrap=True, highlight=False, markup=False, end="")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, text + "\n")
+    if path.suffix == ".csv":
+        csv.writer(lines := io.StringIO(), lineterminator="\n").writerows([header, *rows])
+        text = lines.getvalue()
+    write_text(path, text)
 
 
 def _positive(text: str) -> int:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import documented
 
 import refgeo as rg
+from validation.examples.row_scaling import RowScalingMetric
 
 POINT = np.array([[1.5, -0.7, 2.0], [-3.0, 0.4, 1.1]])
-OWN = documented("symmetries.md", "row_scaling.py")
 METRICS = {
     "elementwise": rg.ElementwiseMetric(),
     "euclidean": rg.EuclideanMetric(),
     "translation": rg.TranslationMetric(),
     "scaling": rg.ScalingMetric(),
     "constant": rg.ElementwiseMetric(curved=False),
-    "rows": OWN["RowScalingMetric"](),
+    "rows": RowScalingMetric(),
 }
 
 
@@ -145,7 +144,7 @@ def test_order_is_checked():
 
 def test_a_product_says_in_short_which_metrics_it_has():
     metric = rg.ProductMetric(
-        {"a": rg.MixedMetric(0.1), "b": rg.MixedMetric(), "c": OWN["RowScalingMetric"](), "d": rg.MixedMetric()}
+        {"a": rg.MixedMetric(0.1), "b": rg.MixedMetric(), "c": RowScalingMetric(), "d": rg.MixedMetric()}
     )
     text = (
         "MixedMetric(relaxation=0.1) on 1 block, MixedMetric(relaxation=0.0) on 2 blocks, RowScalingMetric() on 1 block"
@@ -154,7 +153,7 @@ def test_a_product_says_in_short_which_metrics_it_has():
     result = rg.worst_case_sharpness(
         lambda p: (float(np.sum(p["c"])), {"c": np.ones((2, 3))}),
         {"c": POINT},
-        rg.ProductMetric({"c": OWN["RowScalingMetric"]()}),
+        rg.ProductMetric({"c": RowScalingMetric()}),
         0.1,
         verify=False,
         n_iter=2,

@@ -12,13 +12,13 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 import pytest
-from helpers import documented, relative_error
+from helpers import relative_error
 
 import refgeo as rg
 from refgeo.geometry.arrays import WeightedMetric
 from refgeo.geometry.groups import commuting_part
+from validation.examples.row_scaling import RowScalingMetric
 
-OWN = documented("symmetries.md", "row_scaling.py")
 ARRAY = np.array([[1.5, -0.7, 2.0], [-3.0, 0.4, 1.1]])
 
 
@@ -142,7 +142,7 @@ CASES = {
     "translation": arrays(rg.TranslationMetric(), lambda w: sines(w - anp.mean(w)), shifted, UNIT["translation"]),
     "scaling": arrays(rg.ScalingMetric(), lambda w: sines(w / anp.sqrt(anp.sum(w**2))), stretched, ARRAY),
     "rows": arrays(
-        OWN["RowScalingMetric"](), lambda w: sines(w / anp.sqrt(anp.sum(w**2, axis=1, keepdims=True))), stretched,
+        RowScalingMetric(), lambda w: sines(w / anp.sqrt(anp.sum(w**2, axis=1, keepdims=True))), stretched,
         UNIT["rows"],
     ),
     "product": network(),

@@ -37,6 +37,14 @@ def test_the_gallery_has_short_programs_that_draw_one_picture(script, monkeypatc
         plt.close("all")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gamma_of_a_metric", "loss", "row_scaling"])
+def test_examples_that_pages_link_run(name):
+    if name == "loss":
+        pytest.importorskip("transformers", reason="transformers is not installed")
+    runpy.run_path(str(FOLDER / f"{name}.py"))
+
+
 def test_the_gallery_has_eight_programs():
     assert len(GALLERY) == 8
 

@@ -1,4 +1,4 @@
-"""Released code: adapters, what is recomputed without refgeo, and a page on which nothing stands without a source."""
+"""Published code: adapters, what is recomputed without refgeo, and a page on which nothing stands without a source."""
 
 import ast
 import inspect

@@ -498,7 +498,7 @@ def main():
             tasks[key] = chosen, options.profile, dtype, seed
     results = experiment.Results(options.out / "implementations.json", {"refgeo": rg.__version__})
     results.measure_all(judged, tasks, options.workers, "right implementations")
-    accused = report(results.values, options.out / "implementations.md")
+    accused = report(results.values, options.out / "implementations.csv")
     return int(accused > 0)
 
 

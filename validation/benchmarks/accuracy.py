@@ -75,7 +75,7 @@ def main():
         "κ(G) = κ(H)", "inv, Grams, `solve_sylvester`", "inv, Grams, Cholesky + `eigh`", "**inv, refgeo**",
         "mix, Grams", "**mix, refgeo**",
     ]  # fmt: skip
-    experiment.table(header, rows, options.out / "accuracy.md")
+    experiment.table(header, rows, options.out / "accuracy.csv")
 
 
 if __name__ == "__main__":

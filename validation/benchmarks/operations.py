@@ -133,10 +133,10 @@ def main():
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder for the tables (results)")
     options = parser.parse_args()
     calls = [row_of_a_first_call(shape, options.rounds) for shape in FIRST_CALLS[: 3 if options.quick else None]]
-    experiment.table(["blocks, n, m, h", "refgeo", "SciPy's loop", "ratio"], calls, options.out / "first_call.md")
+    experiment.table(["blocks, n, m, h", "refgeo", "SciPy's loop", "ratio"], calls, options.out / "first_call.csv")
     sizes = [(12, 384, 384, 32)] if options.quick else LARGE
     rows = [row_of_operations(name, shape, options.rounds) for shape in sizes for name in METRICS]
-    experiment.table(["", *SHOWN], rows, options.out / "operations.md")
+    experiment.table(["", *SHOWN], rows, options.out / "operations.csv")
 
 
 if __name__ == "__main__":

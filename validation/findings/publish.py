@@ -31,8 +31,8 @@ PICTURES = {
 """Of every experiment."""
 
 
-TABLES = ("accuracy", "first_call", "operations", "spectrum", "implementations")
-"""Tables in Markdown that pages of the documentation include."""
+TABLES = ("accuracy.csv", "first_call.csv", "operations.csv", "spectrum.csv", "implementations.csv")
+"""Tables that pages of the documentation include or link."""
 
 
 def published(source: Path) -> dict[str, Any]:
@@ -82,11 +82,11 @@ def publish_table1(folder: Path) -> None:
 
 
 def page_table(document: dict[str, Any], population: str) -> str:
-    """Table 1 as the page has it, of both draws of a population: τ with the gap of the measures, and of all else."""
+    """Table 1 as the page has it, of both draws of a population: τ with the gap of measures, and of two others."""
     first, second = (document["populations"][f"{population}-{draw}"] for draw in (0, 1))
     counts = [f"first {first['models']}", f"{second['models']} others"]
     rows = []
-    measured = {name: radii for name, radii in protocol.fixed_radii(population).items() if name in first["gap"]}
+    measured = {name: radii for name, radii in protocol.fixed_radii(population).items() if name in protocol.NAMES}
     for measure, radii in measured.items():
         for increase, rho in zip(protocol.INCREASES, radii, strict=True):
             here, target = (result["gap"][measure][f"{rho:g}"] for result in (first, second))
@@ -94,15 +94,11 @@ def page_table(document: dict[str, Any], population: str) -> str:
             rows.append([
                 f"{measure}, {increase:g}", "" if paper is None else signed(paper),
                 *(str(Estimate(*of["tau_a"])) for of in (here, target)),
-                *(str(Estimate(*of["given"])) for of in (here, target) if of["given"]),
             ])  # fmt: skip
-    for name in (name for name in first["others"] if name.split()[0] not in ("test", "challenge")):
+    for name in (name for name in ("augmentation", "train error") if name in first["others"]):
         taus = (str(Estimate(*of["others"][name])) for of in (first, second))
         rows.append([name.replace("_", " "), "", *taus])
-    header = ["τ with the gap", "the paper", *counts, "first, given the step size", "others, given the step size"]
-    header = header[: max(map(len, rows))]
-    rows = [[*row, *[""] * (len(header) - len(row))] for row in rows]
-    return experiment.markdown(header, rows)
+    return experiment.markdown(["τ with the gap", "the paper", *counts], rows)
 
 
 def save(place: Path, document: Any) -> None:
@@ -126,7 +122,7 @@ def main() -> None:
             shutil.copy(folder / f"{picture}.png", HERE / "figures" / f"{picture}.png")
         print(f"{name}: published")
     for name in TABLES:
-        for source, place in ((f"{name}.md", "results"), (f"{name}.png", "figures")):
+        for source, place in ((name, "results"), (f"{Path(name).stem}.png", "figures")):
             if (folder / source).is_file():
                 shutil.copy(folder / source, HERE / place / source)
                 print(f"{source}: published")

@@ -138,7 +138,7 @@ def main() -> None:
     if tables:
         plot(tables, options.out / "spectrum.png")
     header = ["largest eigenvalue, change along the orbit", *KINDS]
-    experiment.table(header, rows, options.out / "spectrum.md")
+    experiment.table(header, rows, options.out / "spectrum.csv")
     experiment.console.print(f"picture and numbers in {options.out}")
 
 

@@ -1,1 +1,1 @@
-"""Adapters that judge released implementations."""
+"""Adapters that judge published implementations."""

@@ -1,4 +1,4 @@
-"""Judge released code, and write the page of what was judged so far.
+"""Judge published code, and write the page of what was judged so far.
 
     python -m validation third_party [--seeds N] [--only WORD,...] [--workers N] [--page] [--out FOLDER]
 

@@ -1,4 +1,4 @@
-"""Released optimisers of low-rank factors, as ``make(params)`` with params = [G, H], for W = B A = G Hᵀ.
+"""Published optimisers of low-rank factors, as ``make(params)`` with params = [G, H], for W = B A = G Hᵀ.
 
     refgeo check validation/third_party/optimisers.py:peft_sgd --checks step
 

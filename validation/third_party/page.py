@@ -1,8 +1,8 @@
 """The page of what was judged: tables and sections of `judged.toml`, `results.json` and the programs."""
 
 import json
+import re
 import tomllib
-from math import log10
 from pathlib import Path
 
 from validation import experiment
@@ -39,7 +39,7 @@ def link(source, version):
     """A package at its version, or a repository at its commit."""
     if "/" in source:
         commit, _, date = version.partition(", ")
-        return f"[{date}](https://github.com/{source}/tree/{commit})"
+        return f"[{date}](https://github.com/{source}/commit/{commit})"
     return f"[{version}](https://pypi.org/project/{source}/{version}/)"
 
 
@@ -57,17 +57,12 @@ def group_of(differences):
 
 
 def invariant_under(found):
-    """In a cell: which matrices, and to how many digits."""
+    """In a cell: which matrices."""
     differences = found["recomputed"].get("differences")
     if not differences:
         return "–"
-    name, largest = group_of(differences)
-    if largest is None:
-        return name
-    digits = 15 if largest <= 1e-15 else int(-log10(largest))
-    if name == "GL(h)" and "ill-conditioned" not in differences:
-        name = "GL(h), no ill-conditioned M tried"
-    return f"{name}, {digits} digits"
+    name, _ = group_of(differences)
+    return f"{name}, no ill-conditioned M tried" if name == "GL(h)" and "ill-conditioned" not in differences else name
 
 
 def by_how_much(found):
@@ -105,73 +100,59 @@ def agree(found):
 
 
 def optimisers(results):
-    rows = []
+    rows, before = [], ""
     for entry in JUDGED["optimiser"]:
         result = results["optimisers"][entry["adapter"]]
         rows.append([
             f"{entry['title']} {link(entry['source'], result['version'])}",
-            entry["is"],
+            "the same" if entry["is"] == before else entry["is"],
             invariant_under(result),
             by_how_much(result),
-            result["recomputed"].get("from B = 0", "–"),
-            whose(entry["options"]),
-            "{} of {}".format(*result["seeds"]),
             sign_of(entry),
+            settings(entry, result["recomputed"].get("from B = 0", "moves")),
         ])  # fmt: skip
-    header = ["optimiser", "is said to be", "invariant under", "difference", "from B = 0", "options", "seeds", "sign"]
+        before = entry["is"]
+    header = ["optimiser", "is said to be", "invariant under", "difference", "sign", "settings, remarks"]
     return experiment.markdown(header, rows)
 
 
-def whose(options):
-    """In a cell, without the numbers."""
-    ours, theirs = "ours" in options, any(word in options for word in ("its", "default"))
-    return "ours and its own" if ours and theirs else "ours" if ours else "its own"
+def settings(entry, start):
+    """In a cell: what is neither a default nor the learning rate of most rows, a mistake, a remark, and B = 0."""
+    parts = re.split(r", (?![^()]*\))", entry["options"])
+    told = [part for part in parts if part not in ("lr = 0.01 (ours)", "all others its defaults")]
+    told = [part for part in told if part.replace(" ", "").removesuffix("(ours)") not in entry["title"]]
+    told = [part.replace(" (ours)", "").replace("(ours; ", "(") for part in told if not part.endswith("(its default)")]
+    what = programs.answers(entry.get("mistake", "")).get("what")
+    begins = "" if start == "moves" else f"From B = 0, it {FROM_ZERO[start]}"
+    return ". ".join(filter(None, [", ".join(told), what, begins, entry.get("remark")]))
+
+
+FROM_ZERO = {"does not move": "does not move", "not finite": "is not finite", "raises": "raises an exception"}
 
 
 def sign_of(entry):
-    """In a cell; what is to be corrected has a line below."""
-    sign = programs.answers(entry.get("mistake") or entry.get("name", "")).get("sign") or entry.get(
-        "sign", "as documented"
-    )
-    return sign if sign in ("as documented", "another rule") else f"[{sign}](#what-is-to-be-corrected)"
+    """In a cell, with a link to what is to be corrected."""
+    name = entry.get("mistake") or entry.get("name", "")
+    sign = programs.answers(name).get("sign")
+    return f"[{sign}](programs/{name})" if sign else entry.get("sign", "as documented")
 
 
 def other(group):
     """A table of programs."""
     rows = []
     for entry in (item for item in JUDGED["program"] if item["group"] == group):
-        name = entry["name"]
-        version = ", ".join(versions_of(name)) if "/" not in entry["source"] else ""
+        name, source = entry["name"], entry["source"]
+        version = f"[clone](https://github.com/{source})" if "/" in source else ", ".join(versions_of(name))
         seen = programs.answers(name).get("what") or entry["remark"]
-        rows.append([entry["of"], version, entry["is"], seen, f"[program](programs/{name}/program.py)", sign_of(entry)])
-    return experiment.markdown(["code", "version", "is said to be", "what is seen", "by", "sign"], rows)
+        seen = f"[{seen}](programs/{name}/program.py)"
+        rows.append([f"{entry['of']} ({version})", entry["is"], seen, sign_of(entry)])
+    return experiment.markdown(["code", "is said to be", "what is seen, with the program", "sign"], rows)
 
 
 def versions_of(name):
     """Of the packages that a program needs, but for PyTorch."""
     _, versions = programs.needs(name)
     return [f"{package} {version}" for package, version in versions.items() if package != "torch"]
-
-
-def corrections():
-    """A line for each program with a correction, and what was asked of it."""
-    rows = []
-    for name, result in accused().items():
-        folder = f"[{result['what']}](programs/{name})"
-        message = result.get("told_to", "–")
-        rows.append(
-            [folder, result["sign"], *(result[key] for key in ("release", "main", "limits", "follows")), message]
-        )
-    header = [
-        "what is seen",
-        "sign",
-        "release",
-        "main branch",
-        "limits in its documentation",
-        "follows",
-        "to be told to",
-    ]
-    return experiment.markdown(header, rows)
 
 
 def accused():
@@ -205,8 +186,8 @@ def geometries(results):
     for title, result in results["geometries"].items():
         seen = f"differs: {', '.join(result['wrong'])}" if result["wrong"] else f"agrees, {result['digits']:.0f} digits"
         operations = ", ".join(f"`{item}`" for item in result["operations"])
-        rows.append([title, result["version"], operations, seen, str(result["seeds"]), "as documented"])
-    return experiment.markdown(["code", "version", "operations", "what is seen", "seeds", "sign"], rows)
+        rows.append([title, result["version"], operations, seen, "as documented"])
+    return experiment.markdown(["code", "version", "operations", "what is seen", "sign"], rows)
 
 
 def text(results):
@@ -214,9 +195,9 @@ def text(results):
     parts = {
         "optimisers": optimisers(results), "adapters": other("adapters"),
         "merges": merges(results), "sharpness": other("sharpness"), "geometries": geometries(results),
-        "corrections": corrections(), "counts": counts(),
+        "counts": counts(),
     }  # fmt: skip
-    page = (HERE / "page.md").read_text(encoding="utf-8")
+    page = (HERE / "page.template").read_text(encoding="utf-8")
     for name, part in parts.items():
         page = page.replace(f"<!-- {name} -->", part)
     return page

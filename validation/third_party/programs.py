@@ -5,7 +5,7 @@
 The first line of a program names what it needs: packages with their versions, or a clone of a repository, which is
 looked for in the folder REPOSITORIES. A correction is a patch, applied to a copy. Where there is one, ``answers.toml``
 says which release has the mistake, what was read of the main branch, which limits the documentation states, whose code
-it follows and to whom it is to be told, by the text in ``issue.md``.
+or paper it says to follow, and to whom the text in ``issue.md`` is to be sent.
 """
 
 import importlib.metadata
