@@ -7,14 +7,13 @@ at most points, and a plain call is made only to find out to what the failure of
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from refgeo.conformance.diagnosis.causes import FailedCheck, diagnose
+from refgeo.conformance.diagnosis.causes import FailedCheck, Work, diagnose
 from refgeo.conformance.execution.backend import Backend
 from refgeo.conformance.judging.checks import CHECKS, Check
 from refgeo.conformance.judging.evidence import (
@@ -44,8 +43,8 @@ from refgeo.conformance.protocol.operations import JUDGED_VALUES, Value
 
 _MAX_CONFIRMED_POINTS, _DRAWS_PER_POINT, _FRESH_DRAW = 4, 2, 70
 """Number of points at which a lenient verdict is confirmed, of fresh points for each, and where their draws begin."""
-_MIN_DIAGNOSIS_SECONDS = 10.0
-"""Time for all diagnoses of a metric, if judging has taken less."""
+_MAX_DIAGNOSIS_WORK = 4000.0
+"""Work of all diagnoses of a metric, in calls at small points (`Work`); chosen, about ten seconds."""
 _REPETITIONS = 2
 """Number of times that a failure must recur in a circumstance, and not without it, to be attributed to it."""
 _INCONCLUSIVE = (Event.EXHAUSTED, Event.LAYOUT)
@@ -79,7 +78,7 @@ class Judge:
         self._recorded: set[tuple[str, str]] = set()
         self._conduct_seen: set[str] = set()
         self._proofs: defaultdict[str, set[str]] = defaultdict(set)
-        self._started = time.monotonic()
+        self._work = Work(_MAX_DIAGNOSIS_WORK)
 
     def prime(self) -> None:
         """Make calls in another metric and in float32, and discard their results.
@@ -222,11 +221,8 @@ class Judge:
         Parameters
         ----------
         explain : bool
-            Whether to confirm lenient verdicts, and diagnose wrong results, by further calls. This may take as long as
-            judging has taken.
+            Whether to confirm lenient verdicts, and diagnose wrong results, by further calls.
         """
-        now = time.monotonic()
-        self._deadline = now + max(now - self._started, _MIN_DIAGNOSIS_SECONDS)
         rows = (self.row(check, explain) for check in self.plan.checks if check.kind in ("value", "law"))
         return [row for row in rows if row is not None]
 
@@ -279,7 +275,7 @@ class Judge:
     def _diagnose(self, check: str, evidence: list[Evidence]) -> Diagnosis:
         """Diagnose a failed check."""
         self.evidence[check] = evidence
-        failed = FailedCheck(CHECKS[check], self.metric, self.backend, self.evidence, self.points, self._deadline)
+        failed = FailedCheck(CHECKS[check], self.metric, self.backend, self.evidence, self.points, self._work)
         return diagnose(failed)
 
 

@@ -15,7 +15,6 @@ Hypotheses are tried in this order, so that a cause is found before its symptoms
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -69,8 +68,39 @@ _MIN_ENTRIES = 4
 """Number of entries of each part from which on a fitted factor is significant."""
 
 
-class OutOfTime(Exception):
-    """The time for diagnosis is used up."""
+class OutOfWork(Exception):
+    """The work that diagnoses may take is used up."""
+
+
+_ENTRIES_PER_CALL, _INTEGRATION = 2000, 20.0
+"""Number of entries of a point that cost as much as a call itself, and the cost of an integrated geodesic; measured."""
+
+
+@dataclass
+class Work:
+    """The work that is left for diagnoses, in calls at small points, so that they do not depend on a machine's load.
+
+    Examples
+    --------
+    >>> Work(0.5).spend(1.0)
+    Traceback (most recent call last):
+    ...
+    refgeo.conformance.diagnosis.causes.OutOfWork
+    """
+
+    left: float
+
+    def spend(self, amount: float) -> None:
+        """Take some of it.
+
+        Raises
+        ------
+        OutOfWork
+            There is not as much left.
+        """
+        self.left -= amount
+        if self.left < 0.0:
+            raise OutOfWork
 
 
 @dataclass
@@ -86,8 +116,8 @@ class FailedCheck:
         All evidence of this metric, by check.
     points : sequence of LazyPoint
         The test points of the run.
-    deadline : float
-        Time, as of ``time.monotonic``, from which on `evaluate` raises `OutOfTime`.
+    work : Work
+        What `evaluate` may still take.
     """
 
     check: Check
@@ -95,7 +125,7 @@ class FailedCheck:
     backend: Backend
     evidence: MutableMapping[str, list[Evidence]]
     points: Sequence[LazyPoint]
-    deadline: float
+    work: Work
 
     @cached_property
     def summary(self) -> EvidenceSummary:
@@ -110,10 +140,10 @@ class FailedCheck:
 
     def evaluate(self, scene: Scene) -> list[Evidence]:
         """Judge a plain call at another point; no evidence where the value cannot be judged."""
-        if time.monotonic() > self.deadline:
-            raise OutOfTime
         if not can_be_judged(self.value, scene):
             return []
+        is_integrated = self.value.order == "exact" and not scene.is_closed
+        self.work.spend(1.0 + scene.entries / _ENTRIES_PER_CALL + _INTEGRATION * is_integrated)
         return evaluate(scene, self.value, self.backend.call, enclosing="never")
 
     def is_wrong(self, name: str) -> bool:
@@ -155,7 +185,7 @@ def diagnose(failed: FailedCheck) -> Diagnosis:
     """Explain a failed check; return `NO_DIAGNOSIS` if it has not failed, or if no hypothesis can be confirmed."""
     if failed.check.kind not in ("value", "law") or not failed.summary.is_wrong or failed.check.value is None:
         return NO_DIAGNOSIS
-    with np.errstate(all="ignore"), suppress(*INCONCLUSIVE, OutOfTime):
+    with np.errstate(all="ignore"), suppress(*INCONCLUSIVE, OutOfWork):
         diagnosis = _diagnose(failed)
         if failed.check.kind == "law" or not failed.plain_errors or diagnosis.expected or diagnosis.excuse:
             return diagnosis
@@ -190,7 +220,7 @@ def _diagnose(failed: FailedCheck) -> Diagnosis:
         return Diagnosis(text, excuse=Verdict.INHERITS)
     samples = _samples(value, failed.backend, _informative(failed.failing))
     region = ""
-    with suppress(OutOfTime):
+    with suppress(OutOfWork):
         diagnosis = _diagnose_samples(failed, samples) if samples else NO_DIAGNOSIS
         if diagnosis != NO_DIAGNOSIS:
             return diagnosis
@@ -579,7 +609,7 @@ def _find_region(failed: FailedCheck) -> str:
     right = [x.features for x in failed.passing if x.features is not None and _reveals(failed, x, part)]
     words = []
     if _fails_in_single_only(failed):
-        words += ["at some points"] * any(features.single for features in right) + ["in float32 only"]
+        words += ["at some points"] * (False in failed.place.fails_at_generic_points()) + ["in float32 only"]
     else:
         blocks, interval = _find_wrong_blocks(failed), failed.place.find_interval(wrong, right)
         is_partial = not interval and any(math.prod(scene.shape) > 1 for scene in failed.passing)

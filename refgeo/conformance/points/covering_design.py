@@ -176,6 +176,8 @@ def visible_levels(features: Features) -> dict[str, set[Level]]:
     return visible
 
 
+_MAX_SIMPLE_COST = 400
+"""Cost of points of a few columns up to which they stay simple, as examples of what is wrong; chosen."""
 _MAX_COST = 20_000
 """Bound for `Features.cost`, except for the kind "large"."""
 _COST_SCALE = 4_000
@@ -410,7 +412,7 @@ def covering_design(profile: str, seed: int = 0) -> tuple[Features, ...]:
     visible = frozenset[Level]().union(*map(levels_visible_alone, VALUES))
     points |= {_alone(level): None for level in _ALL_SPECIAL - visible}  # where right implementations may give up
     unmet = _all_goals(is_full)
-    for base in [*points]:
+    for base in [f for f in points if not (f.is_generic and 1 < f.h <= NARROW and f.cost <= _MAX_SIMPLE_COST)]:
         del points[base]
         points[point := _add_levels(base, set(), unmet, is_full, rng)] = None
         unmet = _remove(unmet, _goals_met(point, is_full))
@@ -422,7 +424,7 @@ def covering_design(profile: str, seed: int = 0) -> tuple[Features, ...]:
         best = max(gains, key=gains.__getitem__, default=None)
         points |= {best: None} if best else {}
         unmet = _remove(unmet, {goal, *(met[best] if best else ())})
-    return tuple(sorted(points, key=lambda f: (len(all_levels(f)), f.h == 1 or not f.is_generic, f.cost)))
+    return tuple(sorted(points, key=lambda f: (f.h == 1, 2 * len(_find_special_levels(f)) + math.log10(f.cost + 1))))
 
 
 def distribute(points: Sequence[Sequence[Level]], items: Iterable[tuple[Any, Sequence[int]]]) -> list[list[Any]]:
