@@ -280,7 +280,7 @@ class Report:
         results, enclosed = sum(e.multiplicity for e in evidence), sum(e.enclosed for e in evidence)
         if verbose and enclosed < results:
             text = "results were compared with proved intervals, all others with results of refgeo's own, whose error "
-            text += "is bounded; of wrong batches, the worst block with an interval"
+            text += "is bounded; of a wrong value, three points prove it by intervals"
             facts.append(("enclosed", f"{enclosed} of {results} {text}"))
         if verbose and any(row.worst_case and row.kind not in WHOLE_RUN_KINDS for row in self.rows):
             facts.append(("repeat one", self._command("--metric METRIC --checks CHECK --case CASE")))

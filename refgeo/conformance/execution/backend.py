@@ -20,8 +20,8 @@ TIMEOUT = 60.0
 """Seconds that one call may take by default: compilers get their time, a hanging call does not hold up the run."""
 _MAX_LOSSES = 3
 """Number of times that a function may end its process before it is not called any more; chosen."""
-_DEMAND_FACTOR = 10
-"""Factor by which a point must be less demanding than one at which time or memory ran out, to be tried; chosen."""
+_DEMAND_FACTOR = 4
+"""Factor by which a point must be less demanding, for each time that time or memory ran out before; chosen."""
 _LOSS_DELAY = 0.2
 """Seconds within which a thread that an earlier call has started must end the process, to be found; chosen."""
 
@@ -43,7 +43,7 @@ class Backend:
     name : str, optional
         How reports call it.
     timeout : float
-        Seconds that one call may take. A function that takes longer is called again at much smaller points only, and
+        Seconds that one call may take. A function that takes longer is called again at smaller points only, and
         one that has ended its process three times not at all, for that metric and order; the report names the points
         that were not judged.
     known : dict, optional
@@ -154,7 +154,8 @@ class Backend:
             answer = self._request(call)
         failure, losses = answer.failure, (*kind, call.decisive)
         if failure is not None and _is_exhausted(failure):  # it takes its time, every time
-            self._given_up[kind].append((demand // _DEMAND_FACTOR, call.decisive, failure))
+            least = demand // _DEMAND_FACTOR ** len(self._given_up[kind])
+            self._given_up[kind].append((least, call.decisive, failure))
         elif failure is not None and not self._count:
             self._losses[losses] += 1
             if self._losses[losses] >= _MAX_LOSSES:
@@ -189,6 +190,8 @@ class Backend:
                         alone._server.request(call, self.timeout)
                     time.sleep(_LOSS_DELAY)
                     alone._server.request(Call(action="describe"), self.timeout)
+                except BackendError:  # it cannot be imported any more
+                    return
                 except ProcessLost as lost:
                     self._blamed[function] = NoResult(Event.FAILED, f"{function}: after it has returned, {lost}")
 

@@ -93,7 +93,7 @@ def _find_loops(file: Path) -> dict[int, range]:
 
     The way from there to the end of the loop is no branch: nobody tests that a loop with a ``return`` is exhausted.
     """
-    tree = ast.parse(file.read_text(encoding="utf-8", errors="replace"))
+    tree = ast.parse(file.read_bytes())
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For)]
     return {loop.lineno: range(loop.body[0].lineno, (loop.body[-1].end_lineno or 0) + 1) for loop in loops}
 

@@ -66,7 +66,7 @@ SIZE_LEVELS: dict[str, dict[str, tuple[Any, ...]]] = {
 SPECIAL_LEVELS: dict[str, dict[str, Overrides]] = {
     "condition": _levels(*_joint(
         "condition_G condition_H", (1.0, 100.0), (100.0, 1.0), (330.0, 330.0), (700.0, 3.0), (3.0, 700.0), (1e3, 1e3),
-        (1e4, 1e4)
+        (1e4, 1e4), (1e6, 1e6)
     ), {"uneven_condition": 2e3}),
     "point": _levels(
         *_values("balance", 1.0, 0.99999994), *_values("turn", 0.0, 6e-8), *_values("gap", 0.0, 1e-9),
@@ -176,7 +176,7 @@ def visible_levels(features: Features) -> dict[str, set[Level]]:
     return visible
 
 
-_MAX_SIMPLE_COST = 400
+_MAX_SIMPLE_COST = 200
 """Cost of points of a few columns up to which they stay simple, as examples of what is wrong; chosen."""
 _MAX_COST = 20_000
 """Bound for `Features.cost`, except for the kind "large"."""
@@ -409,13 +409,13 @@ def covering_design(profile: str, seed: int = 0) -> tuple[Features, ...]:
     rng, is_full = np.random.default_rng([seed, len(profile)]), profile == "full"
     points = dict.fromkeys(point for _ in range(3 if is_full else 1) for point in _pairwise_covering_array(rng))
     points |= {Features(**large): None for large in SPECIAL_LEVELS["large"].values()}
-    visible = frozenset[Level]().union(*map(levels_visible_alone, VALUES))
-    points |= {_alone(level): None for level in _ALL_SPECIAL - visible}  # where right implementations may give up
     unmet = _all_goals(is_full)
     for base in [f for f in points if not (f.is_generic and 1 < f.h <= NARROW and f.cost <= _MAX_SIMPLE_COST)]:
         del points[base]
         points[point := _add_levels(base, set(), unmet, is_full, rng)] = None
         unmet = _remove(unmet, _goals_met(point, is_full))
+    visible = frozenset[Level]().union(*map(levels_visible_alone, VALUES))
+    points |= {_alone(level): None for level in _ALL_SPECIAL - visible}  # where right implementations may give up
     while unmet:
         goal = next(iter(unmet))
         draws = (_draw_point(goal, unmet, is_full, rng) for _ in range(_MAX_DRAWS))

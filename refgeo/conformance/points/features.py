@@ -219,7 +219,8 @@ class Features:
             or (self.uneven != 1.0 and (has_own_sizes or relates_factors or self.shared))
             or (self.uneven_condition != 1.0 and (self.shared == "all" or self.identity))
             or (self.balance and (has_own_sizes or self.shared or self.alike))
-            or (self.shared == "rows" and (self.turn < 1.0 or self.gap != 0.05 or has_own_sizes or self.zero_rows))
+            or (self.shared and (self.turn < 1.0 or self.identity))  # all blocks would have both factors in common
+            or (self.shared == "rows" and (self.gap != 0.05 or self.normed or self.zero_rows))
             or (self.alike and (self.condition_G != self.condition_H or self.identity in (1, 2)))
             or (self.alike and self.shared not in ("", "all"))
             or (self.max_condition > 3.0 and (self.turn < 1.0 or self.balance or self.normed or self.shared == "rows"))
