@@ -23,6 +23,16 @@ class Docstrings(griffe.Extension):
         if obj.docstring:
             obj.docstring.value = as_markdown(with_imports(obj.docstring.value, obj.module.path))
 
+    def on_function_instance(self, *, func: griffe.Function, **_: Any) -> None:
+        """Show the values of defaults that are names of constants."""
+        names = vars(importlib.import_module(func.module.path))
+        for parameter in func.parameters:
+            name, _, attribute = str(parameter.default).partition(".")
+            if name.isidentifier() and name in names:
+                value = getattr(names[name], attribute) if attribute else names[name]
+                if isinstance(value, int | float | str | tuple):
+                    parameter.default = repr(value)
+
 
 def with_imports(text: str, module: str) -> str:
     """Examples that somebody can paste: first come imports of what they use of their module without importing it."""
