@@ -402,9 +402,10 @@ def _apply(sizes: Features, levels: set[Level]) -> Features | None:
 def covering_design(profile: str, seed: int = 0) -> tuple[Features, ...]:
     """Generate the test points of a profile, simplest first.
 
-    They contain a pairwise covering array of the sizes (three for the full profile), and points for special levels:
-    each of these meets the first unmet goal, and is of a few random ones that do the one that meets most others for its
-    cost. A goal for which no point can be drawn is dropped.
+    They contain a pairwise covering array of the sizes (three for the full profile), whose points get special levels as
+    far as these hide no fault in the sizes, and further points for special levels: each of these meets the first unmet
+    goal, and is of a few random ones that do the one that meets most others for its cost. A goal for which no point can
+    be drawn is dropped.
     """
     rng, is_full = np.random.default_rng([seed, len(profile)]), profile == "full"
     points = dict.fromkeys(point for _ in range(3 if is_full else 1) for point in _pairwise_covering_array(rng))
