@@ -343,7 +343,7 @@ def describe_worst_entries(scene: Scene, value: Value, answer: Answer, evidence:
     >>> from refgeo.conformance.points.features import Features
     >>> from refgeo.conformance.points.scene import generate
     >>> scene, value = generate(Features(h=2), "inv", "float64"), VALUES["inner_product"]
-    >>> describe_worst_entries(scene, value, Answer(parts=(np.array(7.0),)), Evidence("5x4x2/k3"))[:23]
+    >>> describe_worst_entries(scene, value, Answer(parts=(np.array(7.0),)), Evidence("a", gram=1e-15))[:23]
     'the result is 7 and not'
     """
     block = evidence.block
