@@ -299,9 +299,10 @@ def _goals_met(features: Features, is_full: bool) -> set[Goal]:
     met = set[Goal]()
     for value, levels in visible_levels(features).items():
         for level in levels:
-            is_magnitude = level[0] in _MAGNITUDES and not is_full
-            met |= {(level, _ANYWHERE, value)} if is_magnitude else set()
-            met |= {((level[0], "") if is_magnitude else level, group, value) for group in groups}
+            is_magnitude, is_exact = level[0] in _MAGNITUDES and not is_full, VALUES[value].order == "exact"
+            met |= {(level, _ANYWHERE, value)} if is_magnitude or is_exact else set()
+            if not is_exact:  # whose enclosures take long
+                met |= {((level[0], "") if is_magnitude else level, group, value) for group in groups}
     return met
 
 

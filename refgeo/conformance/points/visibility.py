@@ -16,6 +16,9 @@ _MIN_PART = 1e3
 """The part of a value, in rounding errors, from which on a fault of a tenth of it is WRONG: it has a ratio of 100."""
 
 
+_MAX_INTEGRATED_COLUMNS, _MAX_INTEGRATED_SIZE, _INTEGRATOR_FACTOR = 8, 8_000, 100.0
+"""Bounds of h and of (n + m)h² up to which exact geodesics of mix are enclosed (`scene.py`), and how many times as
+large their unit of an error is (`evidence.py`)."""
 _CLEARLY_DECISIVE = 0.1
 """Rounding error of a bad algorithm up to which a point is decisive although its κ is random; chosen, below 1."""
 _MAX_CHANCE = 1e-3
@@ -34,8 +37,11 @@ def rounding_error(f: Features, value: Value) -> float:
     >>> [f"{rounding_error(Features(condition_G=x), VALUES['christoffel']):.0e}" for x in (1.0, 100.0, 1e6)]
     ['7e-15', '2e-10', 'inf']
     """
+    if value.order == "exact" and (f.h > _MAX_INTEGRATED_COLUMNS or (f.n + f.m) * f.h**2 > _MAX_INTEGRATED_SIZE):
+        return math.inf
     p, precision, kappa = value.loss("inv", 0.0), PRECISIONS["float32" if f.single else "float64"], f.max_condition
     unit = precision.roundoff * max(f.n, f.m) ** 0.5
+    unit *= _INTEGRATOR_FACTOR if value.order == "exact" else 1.0
     unit *= _ratio_of_lengths(f.ratio) if len(value.operation.sources) == 2 and f.ratio not in (0.0, math.inf) else 1.0
     cofactors = kappa ** min(2.0 * p, 4.0)
     is_decisive = unit * max(cofactors, kappa ** (1.5 * p)) <= _CLEARLY_DECISIVE
