@@ -119,9 +119,9 @@ def test_a_program_is_short_and_a_mistake_has_all_that_a_maintainer_needs(name):
     repository, versions = programs.needs(name)
     assert repository or versions.keys() - {"torch"}
     assert bool(result) == programs.is_mistake(name)
-    assert (folder / "issue.md").exists() == ("told_to" in result)
+    assert (folder / "issue.md").exists() == ("to_tell" in result)
     if result:
-        assert result.keys() == ANSWERS | ({"told_to"} if result["sign"] != "mended upstream" else set())
+        assert result.keys() == ANSWERS | ({"to_tell"} if result["sign"] != "mended upstream" else set())
         assert result["sign"] in ("mistake", "mended upstream", "imprecise")
         assert "read" in result["main"] or re.search(r"\b[0-9a-f]{7}, 20\d\d-\d\d-\d\d", result["main"]), (
             "commit and date"
