@@ -24,7 +24,7 @@ import numpy as np
 
 from refgeo.conformance.points.features import Features, Overrides, affects, format_value, repair
 from refgeo.conformance.points.visibility import DETERMINING_FIELDS, is_fault_visible, rounding_error
-from refgeo.conformance.protocol.operations import VALUES
+from refgeo.conformance.protocol.operations import JUDGED_VALUES, VALUES
 
 Level = tuple[str, str]
 """A kind of level, and the name of one level of this kind."""
@@ -69,8 +69,12 @@ SPECIAL_LEVELS: dict[str, dict[str, Overrides]] = {
         (1e4, 1e4), (1e6, 1e6)
     ), {"uneven_condition": 2e3}),
     "point": _levels(
-        *_values("balance", 1.0, 0.99999994), *_values("turn", 0.0, 6e-8), *_values("gap", 0.0, 1e-9),
-        {"alike": 1}, *_values("identity", 1, 2, 3), {"normed": 1}, {"zero_rows": 1},
+        {"balance": 1.0}, {"turn": 0.0}, {"gap": 0.0}, {"alike": 1}, *_values("identity", 1, 2, 3), {"normed": 1},
+        {"zero_rows": 1}
+    ),
+    "nearly": _levels(
+        {"balance": 0.99999994}, {"turn": 6e-8}, {"gap": 1e-9}, *_values("cosine", 0.9999999999999, 1e-7),
+        *_values("vertical", 1e-7, 1e-10, 0.99999997)
     ),
     "large": _levels(
         {"n": 1030}, {"n": 32801, "h": 2}, {"m": 1030}, *_values("blocks", (257,), (1100,)),
@@ -90,8 +94,7 @@ SPECIAL_LEVELS: dict[str, dict[str, Overrides]] = {
         {"radial": 0.9, "speed": 4.5, "t": -2.0},
     ),
     "angle": _levels(
-        {"same": 1}, *_values("cosine", 1.0, -1.0, 0.0, 0.9999999999999, 1e-7),
-        *_values("vertical", 0.0, 1.0, 1e-7, 1e-10, 0.99999997), {"radial": 1.0},
+        {"same": 1}, *_values("cosine", 1.0, -1.0, 0.0), *_values("vertical", 0.0, 1.0), {"radial": 1.0}
     ),
     "zeros": _levels(
         *_values("part", 0.0, math.inf, 1.5e-5), {"sparse": 0.7}, {"empty_rows": 1}, {"empty_blocks": 1},
@@ -102,7 +105,7 @@ SPECIAL_LEVELS: dict[str, dict[str, Overrides]] = {
 """Special levels of each kind, and the fields that each of them sets. A point has at most one level of each kind."""
 _SPECIAL = [((k, name), {*level.items()}) for k, levels in SPECIAL_LEVELS.items() for name, level in levels.items()]
 _ALL_SPECIAL = {level for level, _ in _SPECIAL}
-_MAGNITUDES = ("condition", "size", "length", "t")
+_MAGNITUDES = ("condition", "nearly", "size", "length", "t")
 """Kinds whose levels differ in magnitude only: each level occurs once, and any of them in every group of sizes."""
 NARROW = 16
 """Number of columns above which a head is wide."""
@@ -184,7 +187,7 @@ _COST_SCALE = 4_000
 """Cost at which a point must cover twice as much to be preferred to a point without cost."""
 
 
-_MAX_DRAWS, _MAX_CANDIDATES = 10, 3
+_MAX_DRAWS, _MAX_CANDIDATES = 12, 4
 """Number of attempts to draw a point; and of successful ones among which the best is taken."""
 
 
@@ -360,7 +363,7 @@ def _draw_point(goal: Goal, unmet: Goals, is_full: bool, rng: np.random.Generato
     return _add_levels(base, {level}, unmet, is_full, rng)
 
 
-_MAX_TRIED_LEVELS = 4
+_MAX_TRIED_LEVELS = 5
 """Number of special levels of a kind among which one is sought that can be added to a point; chosen."""
 
 
@@ -387,7 +390,7 @@ def _add_levels(base: Features, levels: set[Level], unmet: Goals, is_full: bool,
 
 def _reveals_sizes(point: Features, base: Features) -> bool:
     """Return whether a point has the sizes of another, and reveals the same faults in them."""
-    revealed = (value for value in VALUES.values() if is_fault_visible(base, value) and value.order != "exact")
+    revealed = (value for value in JUDGED_VALUES.values() if is_fault_visible(base, value) and value.order != "exact")
     return size_levels(point) == size_levels(base) and all(is_fault_visible(point, value) for value in revealed)
 
 

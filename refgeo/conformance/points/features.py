@@ -226,8 +226,10 @@ class Features:
             or (self.max_condition > 3.0 and (self.turn < 1.0 or self.balance or self.normed or self.shared == "rows"))
             or (self.max_condition > 3.0 and self.h == 2 and self.gap != 0.05)  # both singular values would be equal
             or (has_mask and (self.vertical is not None or self.radial or self.cosine not in (None, 1.0, -1.0)))
-            or (self.sparse and self.cosine is not None)
+            or (self.cosine is not None and (self.sparse or self.vertical is not None))
             or (self.radial and self.vertical is not None)
+            or (self.gap != 0.05 and (self.turn < 1.0 or self.balance or has_own_sizes))
+            or (self.balance and self.turn < 1.0)
             or (self.same and (self.ratio != 1.0 or self.cosine is not None))
             or (self.speed is not None and has_zeros)
             or (has_no_vectors and (self.same or has_angle or has_mask or self.empty_blocks))

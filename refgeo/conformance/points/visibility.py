@@ -23,14 +23,17 @@ _CLEARLY_DECISIVE = 0.1
 """Rounding error of a bad algorithm up to which a point is decisive although its κ is random; chosen, below 1."""
 _MAX_CHANCE = 1e-3
 """Probability with which a sparse vector may be zero; chosen."""
-DETERMINING_FIELDS = frozenset(
-    ("length", "ratio", "part", "radial", "speed", "t", "vertical", "slope", "cosine", "sparse", "empty_rows")
-)
+DETERMINING_FIELDS = frozenset((
+    "alike", "balance", "identity", "length", "ratio", "part", "radial", "speed", "t", "vertical", "slope", "cosine",
+    "sparse", "empty_rows",
+))  # fmt: skip
 """The fields on which `determined_part` depends."""
 
 
 def rounding_error(f: Features, value: Value) -> float:
     """Estimate the relative error of ratio 1, as `error_units` computes it; infinite if no evidence is decisive.
+
+    The laws of retractions compare perturbed calls, in which half of the digits agree.
 
     Examples
     --------
@@ -40,7 +43,7 @@ def rounding_error(f: Features, value: Value) -> float:
     if value.order == "exact" and (f.h > _MAX_INTEGRATED_COLUMNS or (f.n + f.m) * f.h**2 > _MAX_INTEGRATED_SIZE):
         return math.inf
     p, precision, kappa = value.loss("inv", 0.0), PRECISIONS["float32" if f.single else "float64"], f.max_condition
-    unit = precision.roundoff * max(f.n, f.m) ** 0.5
+    unit = precision.roundoff ** (0.5 if value.name == "retraction" else 1.0) * max(f.n, f.m) ** 0.5
     unit *= _INTEGRATOR_FACTOR if value.order == "exact" else 1.0
     unit *= _ratio_of_lengths(f.ratio) if len(value.operation.sources) == 2 and f.ratio not in (0.0, math.inf) else 1.0
     cofactors = kappa ** min(2.0 * p, 4.0)
@@ -75,7 +78,9 @@ def determined_part(f: Features, value: Value) -> float:
     """Estimate the size of the part of a value that its formula determines, relative to the scale of the value."""
     rows = min(f.n, f.m) - f.empty_rows
     is_empty = rows <= 0 or f.sparse ** (math.prod(f.blocks) * rows * f.h) > _MAX_CHANCE
-    if is_empty or f.length == 0.0 or f.ratio == math.inf or (f.ratio == 0.0 and len(value.operation.sources) > 1):
+    is_zero = f.length == 0.0 or f.ratio == math.inf or (f.ratio == 0.0 and len(value.operation.sources) > 1)
+    has_equal_grams = f.alike or f.balance or f.identity == 3  # formulas with S are those with T
+    if has_equal_grams or is_empty or is_zero:
         return 0.0
     share, slowness = 1.0, 3.0 / max(f.max_condition, 3.0)  # vectors are the shorter, the more strongly Γ grows with κ
     if value.operation.name == "geodesic":
@@ -90,7 +95,7 @@ def determined_part(f: Features, value: Value) -> float:
     ):
         share = f.slope
     elif value.name == "christoffel" and f.radial == 1.0:
-        share = slowness
+        share = 0.1 * slowness  # of θ, most terms cancel
     elif value.name == "inner_product" and f.cosine is not None:
         share = abs(f.cosine)
     return share / _ratio_of_lengths(f.part)

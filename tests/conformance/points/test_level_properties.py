@@ -123,7 +123,8 @@ def measure(f, scene):
         "balance": lambda: bool(np.all(np.linalg.norm(S - T, axis=(-2, -1))
                                        <= (1e3 * (1.0 - f.balance) + tolerance) * np.linalg.norm(S, axis=(-2, -1)))),
         "turn": lambda: all(
-            np.all(np.abs(x - x * np.eye(*x.shape[-2:])) <= 30.0 * f.turn * np.abs(x).max()) for x in point),
+            np.all(np.abs(x - x * np.eye(*x.shape[-2:])) <= 30.0 * f.turn * np.abs(x).max())
+            for x in (factor[..., f.zero_rows :, :] for factor in point)),
         "gap": lambda: has_gap(f, point, rounding),
         "alike": lambda: np.array_equal(G, H),
         "identity": lambda: all(is_leading_identity(x) for i, x in enumerate(point, 1) if f.identity in (i, 3)),
