@@ -161,7 +161,7 @@ def visible_levels(features: Features) -> dict[str, set[Level]]:
 
     Examples
     --------
-    >>> visible_levels(Features(alike=1, m=5, t=0.0))["geodesic_2"]
+    >>> visible_levels(Features(normed=1, t=0.0))["geodesic_2"]
     {('t', 't=0')}
     """
     visible = {value.name: set[Level]() for value in VALUES.values()}
