@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from refgeo.conformance.points.features import Features
-from refgeo.conformance.protocol.operations import VALUES, Value
+from refgeo.conformance.protocol.operations import JUDGED_VALUES, Value
 from refgeo.conformance.protocol.precision import PRECISIONS
 
 _MIN_PART = 1e3
@@ -37,7 +37,7 @@ def rounding_error(f: Features, value: Value) -> float:
 
     Examples
     --------
-    >>> [f"{rounding_error(Features(condition_G=x), VALUES['christoffel']):.0e}" for x in (1.0, 100.0, 1e6)]
+    >>> [f"{rounding_error(Features(condition_G=x), JUDGED_VALUES['christoffel']):.0e}" for x in (1.0, 100.0, 1e6)]
     ['7e-15', '2e-10', 'inf']
     """
     if value.order == "exact" and (f.h > _MAX_INTEGRATED_COLUMNS or (f.n + f.m) * f.h**2 > _MAX_INTEGRATED_SIZE):
@@ -57,7 +57,7 @@ def is_fault_visible(f: Features, value: Value, error: float | None = None) -> b
 
     Examples
     --------
-    >>> [is_fault_visible(f, VALUES["geodesic_2"]) for f in (Features(t=0.5), Features(t=1e-7), Features(length=0.0))]
+    >>> [is_fault_visible(f, JUDGED_VALUES["geodesic_2"]) for f in (Features(t=0.5), Features(t=1e-7), Features(length=0.0))]
     [True, False, False]
     """
     return determined_part(f, value) >= _MIN_PART * (rounding_error(f, value) if error is None else error)
@@ -71,7 +71,7 @@ def is_sensitive(f: Features) -> bool:
     >>> is_sensitive(Features()), is_sensitive(Features(vertical=0.0))
     (True, False)
     """
-    return all(is_fault_visible(f, value) for value in VALUES.values() if value.order != "exact")
+    return all(is_fault_visible(f, value) for value in JUDGED_VALUES.values() if value.order != "exact")
 
 
 def determined_part(f: Features, value: Value) -> float:
