@@ -57,7 +57,7 @@ def is_fault_visible(f: Features, value: Value, error: float | None = None) -> b
 
     Examples
     --------
-    >>> [is_fault_visible(f, JUDGED_VALUES["geodesic_2"]) for f in (Features(t=0.5), Features(t=1e-7), Features(length=0.0))]
+    >>> [is_fault_visible(Features(t=t), JUDGED_VALUES["geodesic_2"]) for t in (0.5, 1e-7, 0.0)]
     [True, False, False]
     """
     return determined_part(f, value) >= _MIN_PART * (rounding_error(f, value) if error is None else error)
