@@ -88,7 +88,8 @@ class Backend:
         refuse_itself(self.spec)
         self.timeout = timeout
         self._given_up: defaultdict[tuple[Any, ...], list[tuple[int, bool, NoResult]]] = defaultdict(list)
-        self._losses: Counter[Any] = Counter()
+        self._losses: Counter[tuple[Any, ...]] = Counter()
+        self._n_unexplained = 0
         self._last_calls: dict[str, Call] = {}
         self._blamed: dict[str, NoResult] = {}
         self._count = 0
@@ -176,8 +177,8 @@ class Backend:
             event = Event.EXHAUSTED if isinstance(lost, CallTimeout) else Event.FAILED
             if is_first or event is Event.EXHAUSTED or isinstance(lost, BackendError):
                 return Answer(failure=NoResult(event, f"{call.function}: {lost}"))
-        self._losses["unexplained"] += 1
-        if self._losses["unexplained"] <= _MAX_LOSSES:
+        self._n_unexplained += 1
+        if self._n_unexplained <= _MAX_LOSSES:
             self._blame_earlier_calls()
         return self._request(call)  # as the first one of a new process
 

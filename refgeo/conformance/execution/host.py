@@ -544,10 +544,9 @@ def serve(line: Connection, spec: str, functions: Sequence[str], most_memory: in
         problem = str(error)
     except ImportError as error:
         problem = f"importing coverage, which refgeo needs, failed: {error}"
-    own = os.getpid()
+    own, forks = os.getpid(), list[bool]()
     copies_read, copies_write = os.pipe()
     os.register_at_fork(after_in_parent=lambda: forks.append(True))
-    forks: list[bool] = []
     while True:  # plain data alone, which any copy of this module understands
         number, data = line.recv()
         if problem:

@@ -82,12 +82,9 @@ class Scope:
     @classmethod
     def intersection(cls, scopes: Sequence[Scope]) -> Scope:
         """Make the scope that all scopes have in common; it is empty if there are none."""
-        parts = [[getattr(scope, name) for scope in scopes] for name in _COMMON]
-        return (
-            cls(**{name: frozenset.intersection(*x) for name, x in zip(_COMMON, parts, strict=True)})
-            if scopes
-            else cls()
-        )
+        if not scopes:
+            return cls()
+        return cls(**{name: frozenset.intersection(*(getattr(scope, name) for scope in scopes)) for name in _COMMON})
 
     @property
     def covered_pairs(self) -> tuple[int, int]:

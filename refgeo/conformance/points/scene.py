@@ -30,7 +30,7 @@ MAX_ENCLOSED_SIZE = 8_000
 """(n + m)h² of a block up to which its enclosures take a short time; measured."""
 N_SIZES = 5
 """Number of different sizes of sign-flipped points."""
-_MAX_INTEGRATED_COLUMNS, _MAX_EFFORT = 8, 1.0
+MAX_INTEGRATED_COLUMNS, _MAX_EFFORT = 8, 1.0
 """Number of columns up to which exact geodesics are integrated, and the effort of one that takes a short time;
 measured.
 """
@@ -208,7 +208,7 @@ class Scene:
         h = self.point.sizes[2]
         if self._speed == 0.0 or self.is_closed:
             return 8.0 / self._speed if self._speed else math.inf
-        if self.space.metric.s not in (0.0, 1.0) or self.effort > MAX_ENCLOSED_SIZE or h > _MAX_INTEGRATED_COLUMNS:
+        if self.space.metric.s not in (0.0, 1.0) or self.effort > MAX_ENCLOSED_SIZE or h > MAX_INTEGRATED_COLUMNS:
             return 0.0
         # an integration takes about 20 bend steps, each of h²/400 s; beyond the limit of bend, its boxes grow too fast
         kappa, blocks = float(np.max(self.condition, initial=1.0)), math.prod(self.shape)

@@ -9,16 +9,14 @@ from __future__ import annotations
 import math
 
 from refgeo.conformance.points.features import Features
+from refgeo.conformance.points.scene import MAX_ENCLOSED_SIZE, MAX_INTEGRATED_COLUMNS
 from refgeo.conformance.protocol.operations import JUDGED_VALUES, Value
 from refgeo.conformance.protocol.precision import PRECISIONS
 
 _MIN_PART = 1e3
 """The part of a value, in rounding errors, from which on a fault of a tenth of it is WRONG: it has a ratio of 100."""
-
-
-_MAX_INTEGRATED_COLUMNS, _MAX_INTEGRATED_SIZE, _INTEGRATOR_FACTOR = 8, 8_000, 100.0
-"""Bounds of h and of (n + m)h² up to which exact geodesics of mix are enclosed (`scene.py`), and how many times as
-large their unit of an error is (`evidence.py`)."""
+_INTEGRATOR_FACTOR = 100.0
+"""How many times as large the unit of an error is for exact geodesics, as in `evidence.py`."""
 _CLEARLY_DECISIVE = 0.1
 """Rounding error of a bad algorithm up to which a point is decisive although its κ is random; chosen, below 1."""
 _MAX_CHANCE = 1e-3
@@ -40,7 +38,7 @@ def rounding_error(f: Features, value: Value) -> float:
     >>> [f"{rounding_error(Features(condition_G=x), JUDGED_VALUES['christoffel']):.0e}" for x in (1.0, 100.0, 1e6)]
     ['7e-15', '2e-10', 'inf']
     """
-    if value.order == "exact" and (f.h > _MAX_INTEGRATED_COLUMNS or (f.n + f.m) * f.h**2 > _MAX_INTEGRATED_SIZE):
+    if value.order == "exact" and (f.h > MAX_INTEGRATED_COLUMNS or (f.n + f.m) * f.h**2 > MAX_ENCLOSED_SIZE):
         return math.inf
     p, precision, kappa = value.loss("inv", 0.0), PRECISIONS["float32" if f.single else "float64"], f.max_condition
     unit = precision.roundoff ** (0.5 if value.name == "retraction" else 1.0) * max(f.n, f.m) ** 0.5
