@@ -329,7 +329,7 @@ def _alone(level: Level) -> Features:
 
 
 def _all_goals(is_full: bool) -> Goals:
-    """Return the coverage goals that can be met, those of the kinds with the most levels first."""
+    """Return the coverage goals that can be met, those that few points meet first: of wide ones, of exact geodesics."""
     groups = [(kind, _group(kind, name, is_full)) for kind in ("h", "blocks") for name in SIZE_LEVELS[kind]]
     goals: Goals = {}
     for kind in sorted(SPECIAL_LEVELS, key=lambda kind: -len(SPECIAL_LEVELS[kind])):
@@ -338,7 +338,8 @@ def _all_goals(is_full: bool) -> Goals:
                 if goal_level[0] == kind:
                     places = [_ANYWHERE] if place == _ANYWHERE else [group for group in groups if group[1]]
                     goals |= dict.fromkeys((goal_level, group, value) for group in places)
-    return goals
+    widest = [(kind, group) for kind, group in groups if kind == "h" and group][-1]
+    return dict.fromkeys(sorted(goals, key=lambda goal: (goal[1] != widest, VALUES[goal[2]].order != "exact")))
 
 
 def _remove(goals: Goals, met: set[Goal]) -> Goals:

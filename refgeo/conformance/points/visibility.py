@@ -17,6 +17,8 @@ _MIN_PART = 1e3
 """The part of a value, in rounding errors, from which on a fault of a tenth of it is WRONG: it has a ratio of 100."""
 _INTEGRATOR_FACTOR = 100.0
 """How many times as large the unit of an error is for exact geodesics, as in `evidence.py`."""
+_INTEGRATOR_ORDER = 9
+"""Power of the length of a geodesic to which the error of a usual integrator, DOP853, is proportional."""
 _CLEARLY_DECISIVE = 0.1
 """Rounding error of a bad algorithm up to which a point is decisive although its κ is random; chosen, below 1."""
 _MAX_CHANCE = 1e-3
@@ -83,7 +85,7 @@ def determined_part(f: Features, value: Value) -> float:
     share, slowness = 1.0, 3.0 / max(f.max_condition, 3.0)  # vectors are the shorter, the more strongly Γ grows with κ
     if value.operation.name == "geodesic":
         step = (1.0 if f.radial == 1.0 else 0.25) * f.length * (abs(f.t) if abs(f.t) <= 4.0 else 1.0)
-        order = value.order if isinstance(value.order, int) else 3
+        order = value.order if isinstance(value.order, int) else _INTEGRATOR_ORDER
         share = slowness * min(step if f.speed is None else f.speed, 1.0) ** order
     elif value.name == "horizontal_projection":
         is_horizontal = f.radial == 1.0 or (f.turn < 1.0 and f.empty_rows >= f.h)
