@@ -37,8 +37,6 @@ Point = TypeVar("Point")
 
 _SHORT = 0.3
 """Of vectors along which orbits are followed, beside the point."""
-_OTHER_SCALES = (2.0**500, 2.0**-500)
-"""A vector whose length leaves the range of floats, times one of these, has one that it holds."""
 _SQUARED = 1e-150
 """Lengths below have squares that lose digits; those above its reciprocal have none."""
 _VERTICAL = 1e-6
@@ -168,7 +166,8 @@ class TangentSpace(ABC, Generic[Point]):
         >>> float(rg.ScalingMetric().at([3.0, 4.0]).inner_product([5.0, 0.0], [10.0, 1.0]))
         2.0
         """
-        return np.asarray(np.sum(self._to(self._vector("a", a)) * self._to(self._vector("b", b)), axis=-1))
+        x = self._to(self._vector("a", a))
+        return np.asarray(np.sum(x * (x if b is a else self._to(self._vector("b", b))), axis=-1))
 
     def norm(self, a: Point) -> Array:
         """Return the length of a tangent vector in the metric, one number per block; also where squares leave the
@@ -176,20 +175,14 @@ class TangentSpace(ABC, Generic[Point]):
         """
         with np.errstate(all="ignore"):
             lengths = np.asarray(np.sqrt(self.inner_product(a, a)))
-        if np.all((lengths > _SQUARED) & (lengths < 1.0 / _SQUARED)):
-            return lengths
-        vector: Any = self._vector("a", a)
-
-        def length(scale: float = 1.0) -> Array:
-            with np.errstate(all="ignore"):
-                return np.asarray(np.hypot.reduce(np.abs(self._to(vector * scale)), axis=-1))
-
-        lengths = length()
-        lost = (lengths == 0.0) | ~np.isfinite(lengths)
-        for scale in _OTHER_SCALES if lost.any() else ():
-            rescaled = length(scale)
-            if np.any(lost & (rescaled > 0.0) & (rescaled < np.inf)):
-                raise NotFiniteError("a: the length of this vector is beyond the range of floats; use other units")
+            if np.all((lengths > _SQUARED) & (lengths < 1.0 / _SQUARED)):
+                return lengths
+            vector: Any = self._vector("a", a)
+            lengths = np.asarray(np.hypot.reduce(np.abs(self._to(vector)), axis=-1))
+            for scale, lost in ((2.0**500, lengths == 0.0), (2.0**-500, ~np.isfinite(lengths))):
+                rescaled = np.hypot.reduce(np.abs(self._to(vector * scale)), axis=-1) if lost.any() else lengths
+                if np.any(lost & (rescaled > 0.0) & (rescaled < np.inf)):
+                    raise NotFiniteError("a: the length of this vector is beyond the range of floats; use other units")
         return lengths
 
     def horizontal_projection(self, v: Point) -> Point:

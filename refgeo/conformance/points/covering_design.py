@@ -187,7 +187,7 @@ _COST_SCALE = 4_000
 """Cost at which a point must cover twice as much to be preferred to a point without cost."""
 
 
-_MAX_DRAWS, _MAX_CANDIDATES = 12, 4
+_MAX_DRAWS, _MAX_CANDIDATES = 12, 3
 """Number of attempts to draw a point; and of successful ones among which the best is taken."""
 
 
@@ -295,11 +295,15 @@ def _group(kind: str, level: str, is_full: bool) -> str:
     return _QUICK_WIDTHS.get(level, "") if kind == "h" else level if level in ("none", "several") else "one"
 
 
+def _groups(features: Features, is_full: bool) -> list[Level]:
+    """Return the groups of sizes to which a point belongs."""
+    sizes = size_levels(features)
+    return [(kind, _group(kind, sizes[kind], is_full)) for kind in ("h", "blocks")]
+
+
 def _goals_met(features: Features, is_full: bool) -> set[Goal]:
     """Return the coverage goals that a point meets."""
-    sizes = size_levels(features)
-    groups = [(kind, _group(kind, sizes[kind], is_full)) for kind in ("h", "blocks")]
-    met = set[Goal]()
+    groups, met = _groups(features, is_full), set[Goal]()
     for value, levels in visible_levels(features).items():
         for level in levels:
             is_magnitude, is_exact = level[0] in _MAGNITUDES and not is_full, VALUES[value].order == "exact"
@@ -364,7 +368,7 @@ def _draw_point(goal: Goal, unmet: Goals, is_full: bool, rng: np.random.Generato
     return _add_levels(base, {level}, unmet, is_full, rng)
 
 
-_MAX_TRIED_LEVELS = 5
+_MAX_TRIED_LEVELS = 8
 """Number of special levels of a kind among which one is sought that can be added to a point; chosen."""
 
 
@@ -375,12 +379,13 @@ def _add_levels(base: Features, levels: set[Level], unmet: Goals, is_full: bool,
     """
     point = _apply(base, levels) or base
     met, is_special = unmet.keys() & _goals_met(point, is_full), bool(levels)
-    by_kind: dict[str, list[Level]] = {}
-    for kind, name in dict.fromkeys(level for level, *_ in unmet):
-        by_kind.setdefault(kind, []).extend([(kind, x) for x in ([name] if name else SPECIAL_LEVELS[kind])])
+    places, by_kind = {_ANYWHERE, *_groups(base, is_full)}, dict[str, dict[Level, None]]()
+    for kind, name in (level for level, place, _ in unmet if place in places):
+        by_kind.setdefault(kind, {}).update({(kind, x): None for x in ([name] if name else SPECIAL_LEVELS[kind])})
     for kind in [str(x) for x in rng.permutation([*by_kind]) if x not in dict(levels)]:
-        for _ in range(_MAX_TRIED_LEVELS):
-            more = levels | {random_choice(rng, by_kind[kind])}
+        options = [*by_kind[kind]]
+        for i in rng.permutation(len(options))[:_MAX_TRIED_LEVELS]:
+            more = levels | {options[i]}
             extended = _apply(base, more)
             met_more = unmet.keys() & _goals_met(extended, is_full) if extended else set()
             if extended and met_more > met and (is_special or _reveals_sizes(extended, base)):
