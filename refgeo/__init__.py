@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from refgeo import paper as paper
     from refgeo.bridges import strategies as strategies
     from refgeo.bridges import testing as testing
-    from refgeo.conformance.diagnosis.fitting import read as read
+    from refgeo.conformance.diagnosis.reading import read as read
     from refgeo.conformance.execution import adapters as adapters
     from refgeo.conformance.report import Report as Report
     from refgeo.conformance.run import check as check

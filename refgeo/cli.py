@@ -45,7 +45,7 @@ _INPUTS = ("*.safetensors", "*.safetensors.index.json", "config.json", "adapter_
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit status: 0 all provided checks pass, 1 something is wrong, 2 usage.
+    """Run the command line and return its exit status: 0 passed, 1 something is wrong, 2 usage, 130 interrupted.
 
     Examples
     --------

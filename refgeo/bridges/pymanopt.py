@@ -26,7 +26,7 @@ __all__ = ["QuotientManifold"]
 class QuotientManifold(Manifold):  # type: ignore[misc]  # Pymanopt has no types
     """A metric's quotient: points are `Pair`s or arrays, tangent vectors horizontal ones.
 
-    The cost function is one of the two factors, ``cost(G, H)``, or of the array.
+    The cost is a function of the two factors, ``cost(G, H)``, or of the array.
 
     Parameters
     ----------
@@ -36,8 +36,8 @@ class QuotientManifold(Manifold):  # type: ignore[misc]  # Pymanopt has no types
         A point, for the shapes; random points have normal entries, as large as these.
     retraction_order : 1, 2 or "exact"
         1 is θ + v; 2 also has the curvature of the geodesic, so that it is a retraction of second order. For
-        ``InterpolatedMetric(0.5)`` the first is one as well: Γ(v, v) is vertical for a horizontal v. "exact" can end
-        before, for metrics that are not complete.
+        ``InterpolatedMetric(0.5)`` 1 is one as well: Γ(v, v) is vertical for a horizontal v. "exact" raises
+        `GeodesicIncompleteError` where the geodesic ends before.
     rng : numpy Generator, or a seed
         Of random points and vectors.
 
@@ -149,7 +149,7 @@ class QuotientManifold(Manifold):  # type: ignore[misc]  # Pymanopt has no types
             return math.nan * point
 
     def exp(self, point: Any, tangent_vector: Any) -> Any:
-        """Return the exact geodesic; `GeodesicIncompleteError` where it ends before."""
+        """Return the exact geodesic; raise `GeodesicIncompleteError` where it ends before."""
         return self.at(point).geodesic(tangent_vector, 1.0, "exact")
 
     def transport(self, point_a: Any, point_b: Any, tangent_vector_a: Any) -> Any:

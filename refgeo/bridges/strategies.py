@@ -199,7 +199,7 @@ def _factors(draw: Any, batch: tuple[int, ...], rows: int, h: int, condition: Ra
 
 
 def _powers(name: str, bounds: Range, least: float) -> Strategy[float]:
-    """Draw a number, or one between two, of which the lower end (or 1, if it lies between) is the simplest."""
+    """Draw a number, or one between two, of which the one nearest to 1 is the simplest."""
     ends = bounds if isinstance(bounds, (tuple, list)) else (bounds, bounds)
     try:
         low, high = (number(name, end, least=least) for end in ends)

@@ -89,7 +89,7 @@ class BackendCheck:
     arguments: Arguments = ()
 
     def __call__(self, backend: Any) -> None:
-        """Run it: AssertionError with the reason, or ``pytest.skip`` for what the backend does not provide."""
+        """Run the check: raise AssertionError with the reason, or skip what the backend does not provide."""
         __tracebackhide__ = True
         rows = [(report, row) for report in self._reports(_backend(backend)) for row in report.rows]
         rows = [entry for entry in rows if entry[1].check == self.name and self.metric in ("", entry[1].metric)]
@@ -127,9 +127,9 @@ class BackendCheck:
         return "-".join(filter(None, [*words, "" if dtype == "float64" else dtype]))
 
 
-def _functions_of(one: Check) -> tuple[str, ...]:
+def _functions_of(check: Check) -> tuple[str, ...]:
     """Return the functions that a check is about, of which a backend must have one."""
-    return UPDATE_RULES if one.kind == "trajectory" else (one.function,)
+    return UPDATE_RULES if check.kind == "trajectory" else (check.function,)
 
 
 def _backend(given: Any) -> Backend:

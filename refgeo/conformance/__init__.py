@@ -9,8 +9,8 @@ from refgeo.support.deferred import defer
 
 if TYPE_CHECKING:
     from refgeo.conformance import vectors as vectors
-    from refgeo.conformance.diagnosis.fitting import read as read
     from refgeo.conformance.diagnosis.formulas import Formula as Formula
+    from refgeo.conformance.diagnosis.reading import read as read
     from refgeo.conformance.execution.backend import Backend as Backend
     from refgeo.conformance.judging.verdict import Row as Row
     from refgeo.conformance.judging.verdict import Verdict as Verdict

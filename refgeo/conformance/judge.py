@@ -35,7 +35,8 @@ from refgeo.conformance.points.circumstances import (
     assign_circumstances,
     change_metric,
 )
-from refgeo.conformance.points.scene import MAX_ENCLOSED_SIZE, Scene
+from refgeo.conformance.points.features import MAX_ENCLOSED_SIZE, enclosed_size
+from refgeo.conformance.points.scene import Scene
 from refgeo.conformance.points.sources import MAX_CONTEXT_ENTRIES, points_named
 from refgeo.conformance.protocol.call import Answer, Call, Event
 from refgeo.conformance.protocol.conduct import PER_CALL_RULES, first_line
@@ -245,7 +246,7 @@ class Judge:
     def _enclose_worst(self, value: Value, evidence: list[Evidence]) -> list[Evidence]:
         """Add the evidence of an enclosure at the point where the error of a value that is not wrong is largest."""
         results = (e for e in evidence if e.decisive and e.event is Event.RESULT and not e.circumstance and not e.law)
-        small = (e for e in results if sum(e.sizes[:2]) * e.sizes[2] ** 2 <= MAX_ENCLOSED_SIZE)
+        small = (e for e in results if enclosed_size(*e.sizes[:3]) <= MAX_ENCLOSED_SIZE)
         worst = max(small, key=lambda e: e.ratio, default=None)
         if worst is None or worst.enclosed:
             return evidence

@@ -68,8 +68,8 @@ class Certified:
     Examples
     --------
     >>> import refgeo as rg
-    >>> found = rg.diagonal.worst_case("mix", [2.0, 1.0], [1.0, 1.0], np.eye(2), [2.0, 1.0], 0.1)
-    >>> float(found.lower.round(12)), float(found.upper.round(12))  # 2ρ² at the minimum
+    >>> result = rg.diagonal.worst_case("mix", [2.0, 1.0], [1.0, 1.0], np.eye(2), [2.0, 1.0], 0.1)
+    >>> float(result.lower.round(12)), float(result.upper.round(12))  # 2ρ² at the minimum
     (0.02, 0.02)
     """
 
@@ -142,8 +142,8 @@ def worst_case(
     mix with XᵀX = I: 2√2ρ‖β₀ − Xᵀy‖ + 2ρ².
 
     >>> import refgeo as rg
-    >>> found = rg.diagonal.worst_case("mix", [2.0, 1.0], [2.0, 1.0], np.eye(2), [1.0, 5.0], 0.1)
-    >>> found
+    >>> result = rg.diagonal.worst_case("mix", [2.0, 1.0], [2.0, 1.0], np.eye(2), [1.0, 5.0], 0.1)
+    >>> result
     Certified(1.434213562, exact)
     >>> round(2 * 2**0.5 * 0.1 * 5 + 2 * 0.01, 9)
     1.434213562
@@ -310,7 +310,7 @@ def _single_coordinate_start(problem: LeastSquares, geometry: Geometry, rho: Arr
 def _guesses(
     problem: LeastSquares, geometry: Geometry, rho: Array, n_starts: int, rng: np.random.Generator
 ) -> list[Array]:
-    """Return starts for which no route is exact: the gradient, and random points."""
+    """Return starts for when no route is exact: the gradient, and random points."""
     beta = problem.beta
     guesses: list[Array] = [rho[..., None] * problem.g * geometry.slope(beta, np.zeros_like(beta))]
     shape = (*rho.shape, beta.shape[-1])

@@ -143,7 +143,7 @@ class Invariant(Geometry):
         return 2.0 * _grow(beta, t)
 
     def concave_until(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
-        """With z = e^{√2t}, h = gβ₀ and k = Dβ₀², half the second derivative is 4kz² + 2(h − k)z − λ."""
+        """Return the t of the z = e^{√2t} with 4kz² + 2(h − k)z = λ, where h = gβ₀ and k = Dβ₀²."""
         h, k = g * beta, D * beta**2
         root = np.hypot(k - h, 2.0 * np.sqrt(k * multiplier))
         with np.errstate(divide="ignore"):
@@ -200,12 +200,12 @@ class Interpolated(Geometry):
         return np.asarray(2.0 * (1.0 - self.s) * size * self._power(beta, t, 1.0 / self.s - 2.0))
 
     def concave_until(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
-        """Return the last z where a z^{2q−2} + b z^{q−2} = λ|β₀|²ˢ/2s², with q = 1/s; see `concave_from`."""
+        """Return the t of the last z where a z^{2q−2} + b z^{q−2} = λ|β₀|²ˢ/2s², with q = 1/s; see `concave_from`."""
         return self._crossing(beta, g, D, multiplier, first=False)
 
     def concave_from(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
-        """Half the second derivative in z is a z^{2q−2} + b z^{q−2} less a constant, a = q(2q−1)Dβ₀², b = q(q−1)(gβ₀ −
-        Dβ₀²): it falls, where it falls at all, before it rises.
+        """Return the t of the first z where half the second derivative in z, a z^{2q−2} + b z^{q−2} less a constant,
+        is 0, with a = q(2q−1)Dβ₀², b = q(q−1)(gβ₀ − Dβ₀²): it falls, where it falls at all, before it rises.
         """
         return self._crossing(beta, g, D, multiplier, first=True)
 
@@ -277,11 +277,11 @@ class Mixed(Interpolated):
         return np.zeros(np.broadcast_shapes(beta.shape, t.shape))
 
     def concave_until(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
-        """Return 2gW + 2Dt² − λt² is concave everywhere or nowhere."""
+        """Return ∞ or −∞, because 2gW + 2Dt² − λt² is concave everywhere or nowhere."""
         return np.where(multiplier > 2.0 * D, np.inf, -np.inf)
 
     def concave_from(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
-        """From the end of the manifold."""
+        """Return the end of the manifold."""
         return self.end(beta)
 
 
@@ -303,14 +303,14 @@ class Adaptive(Geometry):
         return beta * np.where(t >= _TURN, 1.0, -1.0)
 
     def concave_until(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
-        """With x = 1 + t/√2, h = gβ₀, k = Dβ₀² it is k(x² − 1)² + 2h(x² − 1) − 2λ(x − 1)²: x² < (k − h + λ)/(3k)."""
+        """Return the t where x² = (k − h + λ)/(3k), with x = 1 + t/√2, h = gβ₀ and k = Dβ₀²."""
         h, k = g * beta, D * beta**2
         with np.errstate(divide="ignore", invalid="ignore"):
             square = np.where(k > 0.0, (k - h + multiplier) / (3.0 * k), np.where(h < multiplier, np.inf, 0.0))
         return np.asarray(SQRT2 * (np.sqrt(np.maximum(square, 0.0)) - 1.0))
 
     def velocity(self, u: Array, v: Array, t: Array) -> tuple[Array, Array]:
-        """Return both weights alike on the main branch; beyond, x + y = 1 and u takes the larger part."""
+        """Return (η_u, η_v): alike for both weights on the main branch; beyond, x + y = 1 and u has the larger part."""
         half_difference = 0.5 * np.sqrt(np.maximum(2.0 * t * t - 1.0, 0.0))
         alike = t >= _TURN
         return (
@@ -319,7 +319,7 @@ class Adaptive(Geometry):
         )
 
     def concave_from(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
-        """Below t = −1/√2, W falls linearly in t², and the term is a convex function of t²."""
+        """Return −1/√2: below it W is linear in t², and the term is a convex function of t²."""
         return np.full_like(beta, _TURN)
 
     def price(self, beta: Array) -> Price:

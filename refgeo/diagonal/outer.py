@@ -1,4 +1,4 @@
-r"""Upper bounds by quadratic sets around the ball, for any X; all but mix, for which one is exact.
+r"""Upper bounds by quadratic sets around the ball, for any X; not for mix, whose ball is such a set itself.
 
 In e = β/β₀ − 1 the objective 2(β₀ ⊙ g)ᵀe + eᵀMe, M = diag(β₀)XᵀX diag(β₀), is exactly quadratic, and the ball is
 {Σ φ(e_i) ≤ ρ²} with φ(e) = t², the price of e. Its maximum over any larger set {Σ q_i(e_i) ≤ ρ²} with quadratics

@@ -49,7 +49,7 @@ def geodesic(
     Raises
     ------
     GeodesicIncompleteError
-        mix: a weight reaches zero at or before t.
+        mix, and between: a weight reaches zero at or before t.
 
     Examples
     --------

@@ -101,7 +101,7 @@ class LeastSquares:
 
     @cached_property
     def moving_g(self) -> Array:
-        """The gradient, zero where nothing moves."""
+        """`g`, zero where nothing moves."""
         return np.where(self.beta != 0.0, self.g, 0.0)
 
     def rounding(self, w: Array) -> Array:

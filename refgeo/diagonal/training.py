@@ -78,8 +78,8 @@ def train(
     Examples
     --------
     >>> import numpy as np, refgeo as rg
-    >>> found = rg.diagonal.train(np.eye(1), np.array([6.0]), np.array([1.0]), np.array([1.0]), 0.02)
-    >>> found.loss < 1e-5, (found.u * found.v).round(2)
+    >>> result = rg.diagonal.train(np.eye(1), np.array([6.0]), np.array([1.0]), np.array([1.0]), 0.02)
+    >>> result.loss < 1e-5, (result.u * result.v).round(2)
     (np.True_, array([6.]))
     """
     given, step_size = LeastSquares.of(u, v, X, y), real_array("step_size", step_size)

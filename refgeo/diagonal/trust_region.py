@@ -53,8 +53,8 @@ def maximise_quadratic(c: npt.ArrayLike, B: npt.ArrayLike, radius: npt.ArrayLike
     --------
     The hard case: c is orthogonal to the top eigenvector.
 
-    >>> found = maximise_quadratic([1.0, 0.0], [[0.0, 0.0], [0.0, 2.0]], 1.0)
-    >>> abs(found.x).round(12).tolist(), round(float(found.lower), 12)
+    >>> result = maximise_quadratic([1.0, 0.0], [[0.0, 0.0], [0.0, 2.0]], 1.0)
+    >>> abs(result.x).round(12).tolist(), round(float(result.lower), 12)
     ([0.5, 0.866025403784], 1.25)
     """
     c, B = np.asarray(c, dtype=np.float64), np.asarray(B, dtype=np.float64)
@@ -79,8 +79,8 @@ def maximise_diagonal_quadratic(c: npt.ArrayLike, w: npt.ArrayLike, radius: npt.
     --------
     Inside the ball, where the quadratic is concave and its maximum near:
 
-    >>> found = maximise_diagonal_quadratic([1.0], [-4.0], 1.0)
-    >>> found.x.tolist(), float(found.lower), float(found.multiplier)
+    >>> result = maximise_diagonal_quadratic([1.0], [-4.0], 1.0)
+    >>> result.x.tolist(), float(result.lower), float(result.multiplier)
     ([0.25], 0.125, 0.0)
     """
     c, w, rho = (np.asarray(array, dtype=np.float64) for array in (c, w, radius))
@@ -111,7 +111,7 @@ def _maximise_on_unit_ball(c: Array, w: Array) -> QuadraticMaximum:
     least = np.maximum(0.0, -top)  # of μ, so that λ ≥ 0
     mu = np.maximum(_secular_root(c, gaps), least)
     x = _quotient(c, mu[..., None] + gaps)
-    x = x + _filled(x, gaps, np.where(mu > least, mu, 0.0) == 0.0, top)
+    x = x + _fill(x, gaps, np.where(mu > least, mu, 0.0) == 0.0, top)
     length = np.linalg.norm(x, axis=-1)
     x = x / np.maximum(length, 1.0)[..., None]  # rounding only
     lower = np.sum(c * x + 0.5 * w * x * x, axis=-1)
@@ -149,7 +149,7 @@ def _secular_root(c: Array, gaps: Array) -> Array:
     return mu
 
 
-def _filled(x: Array, gaps: Array, on_edge: npt.NDArray[np.bool_], top: Array) -> Array:
+def _fill(x: Array, gaps: Array, on_edge: npt.NDArray[np.bool_], top: Array) -> Array:
     """Return what a top eigenvector adds in the hard case, in which λ = λ_max > 0 and ‖x‖ < 1."""
     rest = np.sqrt(np.maximum(1.0 - np.sum(x * x, axis=-1), 0.0))
     fill = np.zeros_like(x)

@@ -139,7 +139,7 @@ class ExactTangentSpace:
         self._points: dict[int, Any] = {}
 
     def inner_product(self, a: Vector, b: Vector) -> Enclosure:
-        """tr(S_ε⁻¹ a_Gᵀb_G) + tr(T_ε⁻¹ a_Hᵀb_H), or with T_ε and S_ε for mix; a 0-dimensional `Enclosure`.
+        """Return tr(S_ε⁻¹ a_Gᵀb_G) + tr(T_ε⁻¹ a_Hᵀb_H), for mix with T_ε and S_ε; a 0-dimensional `Enclosure`.
 
         Examples
         --------

@@ -125,7 +125,7 @@ class Ball:
         return Ball(-self.matrix)
 
     def __mul__(self, other: Any) -> Ball:
-        """Times a number, or entry by entry."""
+        """Multiply by a number, or entry by entry."""
         if isinstance(other, Ball):
             products = [x * y for x, y in zip(self.matrix.entries(), other.matrix.entries(), strict=True)]
             return Ball(arb_mat(*self.shape, products))

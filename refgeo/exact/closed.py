@@ -11,7 +11,7 @@ from refgeo.exact.flow import FlowError
 
 
 def invariant_geodesic(G: Ball, xi: Ball, t: arb) -> Ball:
-    r"""Return one factor of inv: :math:`e^{tΩ}Ge^{tP^\top}` with :math:`P^\top = S^{-1}ξ^\top G`.
+    r"""Return one factor of the inv geodesic: :math:`e^{tΩ}Ge^{tP^\top}` with :math:`P^\top = S^{-1}ξ^\top G`.
 
     :math:`Ω[G\,ξ] = [G\,ξ]K` with :math:`K = [[-S^{-1}ξ^\top G, -S^{-1}ξ^\top ξ], [I, S^{-1}G^\top ξ]]`, so that
     :math:`e^{tΩ}G = [G\,ξ]\,e^{tK}[I\,0]^\top`: no orthonormal basis, only a 2h×2h exponential.
@@ -34,7 +34,7 @@ def invariant_geodesic(G: Ball, xi: Ball, t: arb) -> Ball:
 
 
 def cone_geodesic(factors: Sequence[Ball], velocity: Sequence[Ball], t: arb, s: arb) -> list[Ball]:
-    r"""Return S⁻¹ #ₛ T with h = 1 and s > 0, whatever the velocity; mix is s = 1.
+    r"""Return the geodesic of S⁻¹ #ₛ T for h = 1 and s > 0, whatever the velocity; mix is s = 1.
 
     With G = r g, H = q k (g, k unit vectors), x = rq and y = ln(r/q) the metric is
     x²ˢ(½ẋ²/x² + ½ẏ² + |ġ|² + |k̇|²): a cone of radius ρ = xˢ/(√2 s) over the flat line times two spheres, of which the

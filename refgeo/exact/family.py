@@ -42,7 +42,7 @@ class BetweenPoint:
         self.raising = self.A.mT @ inverse @ self.A, self.A.inverse @ inverse @ self.A.inverse.mT
 
     def inner_product(self, *vectors: Ball) -> arb:
-        """tr(M_G a_Gᵀb_G) + tr(M_H a_Hᵀb_H)."""
+        """Return tr(M_G a_Gᵀb_G) + tr(M_H a_Hᵀb_H)."""
         a, b = vectors[:2], vectors[2:]
         G, H = (paper.trace(M @ (x.mT @ y)) for M, x, y in zip(self.weights, a, b, strict=True))
         return arb(G + H)

@@ -1,4 +1,4 @@
-"""The same geometry of large blocks, faster: nothing here is a formula that `refgeo.geometry.pair_space` has not.
+"""The same geometry of large blocks, faster: every formula here is one of `refgeo.geometry.pair_space`.
 
 - *Cholesky.* Where κ(G) is small, R of GᵀG is as good as Householder's (`fast_balance`).
 - *Fused changes of coordinates* (`FusedSpace`). The small matrices that carry a vector to coordinates and back are
@@ -20,11 +20,11 @@ from refgeo.geometry.pair_space import PairTangentSpace
 from refgeo.support.arguments import Array, Order, number, order_of
 
 LARGE = 1 << 12
-"""A point of so many numbers is worth it."""
+"""Number of entries of a point from which this is faster."""
 
 
 def fast_balance(G: Array, H: Array, relaxation: float = 0.0) -> BalancedGauge:
-    """Return the gauge, by one fast product a factor where κ ≤ 2√h, so that its square is no loss.
+    """Return the gauge, by one fast product a factor where ‖R‖‖R⁻¹‖ ≤ 2h (Frobenius): there κ² costs few digits.
 
     Examples
     --------

@@ -104,7 +104,7 @@ class EuclideanMetric(Metric[Array]):
         return ArrayTangentSpace(self, point)
 
     def symmetries(self, block: str = ONLY) -> list[Symmetry]:
-        """None."""
+        """Return an empty list."""
         return []
 
 
@@ -353,5 +353,5 @@ class ElementwiseMetric(Metric[Array]):
         return (ElementwiseTangentSpace if self.curved else WeightedTangentSpace)(self, point)
 
     def symmetries(self, block: str = ONLY) -> list[Symmetry]:
-        """None that a loss would need: signs do not change within the ball of a search."""
+        """Return an empty list: the metric divides out no symmetry."""
         return []

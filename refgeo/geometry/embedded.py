@@ -50,7 +50,7 @@ class EmbeddedTangentSpace(TangentSpace[Pair]):
         return self._mix._vector(name, value)
 
     def _stretch(self, x: Array, factor: float) -> Array:
-        """Return the symmetric part of the core times a factor."""
+        """Return the coordinates with the symmetric part of the core multiplied by a factor."""
         (x_G, x_H), (Q_G, Q_H) = self._mix._split(x), self.gauge.columns
         M = (0.5 * (factor - 1.0)) * (Q_G.mT @ x_G + x_H.mT @ Q_H)
         return self._mix._flat(x_G + Q_G @ M, x_H + Q_H @ M.mT)

@@ -261,7 +261,7 @@ def lacks_rank(values: Array, rows: int) -> npt.NDArray[np.bool_]:
 
 
 def _check_rank(name: str, R: Array, rows: int, exponent: Array) -> Array:
-    """Return the smallest singular value of a scaled factor, or `RankDeficientError`."""
+    """Return the smallest singular value of a scaled factor, or raise `RankDeficientError`."""
     values: Array = np.linalg.svd(R, compute_uv=False)
     deficient = np.argwhere(lacks_rank(values, rows))
     if len(deficient) == 0:

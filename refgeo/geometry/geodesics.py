@@ -81,11 +81,11 @@ class InvariantCurve:
         self.Y, self.F = Y / self.speed, self.growth.end.mT
 
     def end(self, back: Array) -> Array:
-        """Times `back`, an h×h matrix."""
+        """Return the factor at time 1, times `back`, an h×h matrix."""
         return np.asarray(self.p @ (self.U @ self.F @ back) + self.x @ (self.Y @ self.F @ back))
 
     def gradient(self, e: Array, back: Array) -> Array:
-        """Of ⟨e, end⟩ with respect to x, times `back`: the chain rule, backwards through `end` and `__init__`."""
+        """Return the gradient of ⟨e, end⟩ with respect to x, times `back`: backwards through `end` and `__init__`."""
         h, falling = self.B.shape[-1], e @ self.F.mT
         to_K = self.turn.gradient(np.concatenate([self.p.mT @ falling, self.x.mT @ falling / self.speed], axis=-2))
         to_B = self.growth.gradient((self.U.mT @ (self.p.mT @ e) + self.Y.mT @ (self.x.mT @ e)).mT)
@@ -220,7 +220,7 @@ def cone_geodesic(gauge: BalancedGauge, v: Pair, t: float, s: float) -> Pair:
 
 
 def _log_modulus(real: Array, imaginary: Array) -> Array:
-    """Log |1 + real + i·imaginary|, with all digits both near 1 and near 0."""
+    """Return log |1 + real + i·imaginary|, with all digits both near 1 and near 0."""
     squares = real * (2.0 + real) + imaginary**2
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(squares > -0.5, 0.5 * np.log1p(squares), np.log(np.hypot(1.0 + real, imaginary)))
@@ -315,8 +315,9 @@ def integrate(space: Any, v: Pair, t: float, rtol: float = 1e-13) -> GeodesicSol
     GeodesicIncompleteError
         Rank is lost before `t`: the smallest singular value of a block's G Hᵀ falls to 1e-10 of its initial value.
     GeodesicAccuracyError
-        A conserved quantity changed by more than ``DRIFT_BOUND`` = 1e-9, relative, or two integrations, with different
-        tolerances and velocities that differ by a rounding, come apart by more than ``AGREEMENT_BOUND`` = 1e-7.
+        A conserved quantity changed by more than ``DRIFT_BOUND`` = 1e-9, relative; two integrations, with different
+        tolerances and velocities that differ by a rounding, come apart by more than ``AGREEMENT_BOUND`` = 1e-7; or the
+        integrator does not reach t.
 
     Examples
     --------
@@ -409,7 +410,7 @@ def _integrate(space: Any, v: Pair, t: float, rtol: float) -> GeodesicSolution:
 
 
 def _follow(solver: Any, reduced: _Reduced, first: Any, t: float) -> Any:
-    """Step to the end; the tangent space there, or an error where the geodesic loses rank before."""
+    """Return the tangent space at the end, or raise an error where the geodesic loses rank before."""
     last = first
     for _ in range(_MAXIMUM_STEPS):
         previous, velocity = solver.t, reduced.unpack(solver.y)[1]

@@ -38,7 +38,7 @@ class Symmetry:
     act : callable
         ``act(params, K, t) -> blocks``, the moved blocks: those of exp(t K) θ.
     whole : bool
-        Whether it moves all blocks that there are, if its own is not there.
+        Whether it moves all blocks if none has the name in `blocks`.
     """
 
     name: str
@@ -142,10 +142,10 @@ def commutant(block: str) -> Symmetry:
 
 def _of_planes(block: str, params: Named, rng: np.random.Generator) -> Array:
     pair = as_pair(block, params[block])
-    return _commuting(pair.sizes[2], pair.block_shape, rng)
+    return _draw_commuting(pair.sizes[2], pair.block_shape, rng)
 
 
-def _commuting(h: int, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+def _draw_commuting(h: int, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     if h % 2:
         raise ValueError(f"h: expected an even number, because rotary positions rotate pairs of columns, got h = {h}")
     K = commuting_part(rng.standard_normal((*shape, h, h)))
@@ -153,8 +153,8 @@ def _commuting(h: int, shape: tuple[int, ...], rng: np.random.Generator) -> Arra
 
 
 def key_bias(block: str) -> Symmetry:
-    """Return the bias of keys, the last row of H in a pair of a network: it adds the same to all scores of a query,
-    which softmax does not notice.
+    """Return the group that shifts the bias of keys, the last row of H in a pair: it adds the same to all scores of a
+    query, which softmax does not notice.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ def _with_key_bias(block: str, params: Named, K: Array, t: float) -> dict[str, A
 
 
 def value_bias(block: str, out_bias: str) -> Symmetry:
-    """Return the bias of values, the last row of G in a pair of a network, against that of the output.
+    """Return the group that shifts the bias of values, the last row of G in a pair, against that of the output.
 
     The weights of a softmax add up to 1, so the bias adds its image under the output matrices, of all heads together,
     to every output.
@@ -226,7 +226,7 @@ def _like_the_last_row(block: str, factor: int, params: Named, rng: np.random.Ge
 
 
 def translation(block: str, axis: int | None = None) -> Symmetry:
-    """Add the same number to all entries of an array, or, with an axis, the same array all along it.
+    """Return the group that adds a number to all entries of an array, or, with an axis, an array all along it.
 
     The biases before a softmax, and the rows of the weight in front of it (``axis=0``).
 
@@ -244,7 +244,7 @@ def translation(block: str, axis: int | None = None) -> Symmetry:
     >>> translation("bias").act({"bias": np.array([1.0, -1.0])}, np.ones(()), 1.0)["bias"]
     array([2., 0.])
     """
-    drawn, moved = partial(_direction, block, axis), partial(_shifted, block, axis)
+    drawn, moved = partial(_direction, block, axis), partial(_shift, block, axis)
     return Symmetry("translation", (block,), drawn, moved)
 
 
@@ -253,13 +253,13 @@ def _direction(block: str, axis: int | None, params: Named, rng: np.random.Gener
     return np.ones(()) if axis is None else np.expand_dims(_unit(tuple(np.delete(array.shape, axis)), rng, 0), axis)
 
 
-def _shifted(block: str, axis: int | None, params: Named, K: Array, t: float) -> dict[str, Any]:
+def _shift(block: str, axis: int | None, params: Named, K: Array, t: float) -> dict[str, Any]:
     array = np.asarray(params[block])
     return {block: array + t * K * float(np.sqrt(np.mean(array**2)) or 1.0)}
 
 
 def scaling(block: str) -> Symmetry:
-    """Multiply an array by a number > 0: weights before a normalisation.
+    """Return the group that multiplies an array by a number > 0: weights before a normalisation.
 
     Parameters
     ----------
@@ -278,7 +278,7 @@ def scaling(block: str) -> Symmetry:
 
 
 def rescaling(first: str, second: str) -> Symmetry:
-    """Multiply one array by a number > 0 and divide another by it: layers on both sides of a ReLU.
+    """Return the group that multiplies one array by a number > 0 and divides another by it: both sides of a ReLU.
 
     Parameters
     ----------
@@ -297,7 +297,7 @@ def rescaling(first: str, second: str) -> Symmetry:
 
 
 def neurons(incoming: Mapping[str, int], outgoing: Mapping[str, int], name: str = "neuron re-scaling") -> Symmetry:
-    """Return a number > 0 for every neuron: what comes in is multiplied by it, what goes out divided.
+    """Return the group of a number > 0 for every neuron, which multiplies what comes in and divides what goes out.
 
     Hidden neurons of ReLU networks; the scale and shift of a layer norm with the weight that follows.
 
@@ -326,8 +326,8 @@ def neurons(incoming: Mapping[str, int], outgoing: Mapping[str, int], name: str 
 
 
 def _make_scaling(name: str, powers: Mapping[str, tuple[float, int | None]]) -> Symmetry:
-    """Return blocks times exp(±tK): of each block the sign, and the axis along which K has a number for each place, if
-    any.
+    """Return the group that multiplies blocks by exp(±tK): of each block the sign, and the axis along which K has a
+    number for each place, if any.
     """
     powers = dict(powers)
     return Symmetry(name, tuple(powers), partial(_signs, powers), partial(_times, powers))

@@ -189,7 +189,7 @@ class Pair:
         return matrix
 
     def require_shapes(self, name: str, vector: Pair) -> Pair:
-        """Return the vector, which has the shapes of this point.
+        """Return the vector if it has the shapes of this point, else raise an error.
 
         Examples
         --------

@@ -57,7 +57,7 @@ Matrices = tuple[Array, Array]
 """For G and for H."""
 
 _NOISE = 1 << 18
-"""So many random numbers at a time, for want of memory."""
+"""Number of random numbers at a time, to save memory."""
 
 
 class PairTangentSpace(TangentSpace[Pair]):
@@ -308,7 +308,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         rows = max(1, _NOISE // m)
 
         def noise() -> Iterator[tuple[slice, Array]]:
-            """Z, n×m, a few rows at a time."""
+            """Yield the rows of Z, n×m, a few at a time."""
             for start in range(0, n, rows):
                 part = slice(start, min(start + rows, n))
                 yield part, rng.standard_normal((part.stop - start, m))
@@ -364,7 +364,7 @@ def _frames(gauge: BalancedGauge, s: float) -> tuple[Matrices, Matrices]:
 
 
 def _sinh_ratio(a: float, sigma: Array) -> Array:
-    """sinh(a r)/sinh(r) for r = |log(σ_i/σ_j)|, 0 ≤ a ≤ 1: a where they coincide, and never a difference of powers."""
+    """Return sinh(a r)/sinh(r), r = |log(σ_i/σ_j)|, 0 ≤ a ≤ 1: a where r = 0, and never a difference of powers."""
     if a in (0.0, 1.0):
         return np.asarray(a)
     r = np.abs(np.log(sigma[..., :, None] / sigma[..., None, :]))

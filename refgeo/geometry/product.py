@@ -118,25 +118,25 @@ class ProductTangentSpace(TangentSpace[Named]):
         return Blocks({name: space._exact_gradient(v[name], e[name]) for name, space in self.spaces.items()})
 
     def point_at(self, x: npt.ArrayLike, order: Order = 2) -> Blocks:
-        """Compute it block by block."""
+        """Return the point, computed block by block."""
         return self._scatter(x, lambda space, part: space.point_at(part, order))
 
     def gradient_at(self, x: npt.ArrayLike, e: Named, order: Order = 2) -> Array:
-        """Compute it block by block."""
+        """Return the gradient, computed block by block."""
         x = self._coordinates(x)
         return self._gather(lambda name, space: space.gradient_at(self.part(name, x), e[name], order), x.dtype)
 
     def horizontal_coordinates(self, x: npt.ArrayLike) -> Array:
-        """Compute it block by block."""
+        """Return the horizontal part, computed block by block."""
         x = self._coordinates(x)
         return self._gather(lambda name, space: space.horizontal_coordinates(self.part(name, x)), x.dtype)
 
     def normal_coordinates(self, rng: np.random.Generator) -> Array:
-        """Compute it block by block."""
+        """Return normal coordinates, drawn block by block."""
         return self._gather(lambda name, space: space.normal_coordinates(rng))
 
     def inner_product(self, a: Named, b: Named) -> Array:
-        """Return the sum over blocks and heads, one number; one block after another, for want of memory.
+        """Return the sum over blocks and heads, one number; one block after another, to save memory.
 
         Examples
         --------
@@ -150,7 +150,7 @@ class ProductTangentSpace(TangentSpace[Named]):
         return np.asarray(sum(float(np.sum(s.inner_product(a[name], b[name]))) for name, s in self.spaces.items()))
 
     def is_horizontal(self, v: Named, tolerance: float = 1e-8) -> bool:
-        """Return whether every block is."""
+        """Return whether every block is horizontal."""
         v = self._check_blocks("v", v)
         return all(np.all(space.is_horizontal(v[name], tolerance)) for name, space in self.spaces.items())
 
@@ -225,6 +225,6 @@ class ProductMetric(Metric[Named]):
         return f"ProductMetric({self.metrics!r})"
 
     def __str__(self) -> str:
-        """Which metrics how many blocks have, in the order in which they come."""
+        """Return each metric and the number of its blocks, in the order in which they come."""
         counts = Counter(map(str, self.metrics.values()))
         return ", ".join(f"{metric} on {count} block{'s' if count > 1 else ''}" for metric, count in counts.items())

@@ -104,7 +104,7 @@ class RotaryTangentSpace(TangentSpace[Pair]):
         return x.reshape(*self.block_shape, self.n_coordinates)
 
     def _as_planes(self, x: Array) -> Array:
-        """Return the inverse."""
+        """Return coordinates of a block as those of the planes."""
         return np.ascontiguousarray(x).reshape(*self._planes.block_shape, self._planes.n_coordinates)
 
 

@@ -79,7 +79,7 @@ class Metric(ABC, Generic[Point]):
 
 
 def as_metric(name: str, value: object) -> Metric[Any]:
-    """Return the metric itself.
+    """Return the value if it is a metric, else raise an error.
 
     Examples
     --------
@@ -158,7 +158,7 @@ class TangentSpace(ABC, Generic[Point]):
     # What follows ----------------------------------------------------------------------------------------------------
 
     def inner_product(self, a: Point, b: Point) -> Array:
-        """Return the metric, one number per block.
+        """Return the inner product of two tangent vectors, one number per block.
 
         Examples
         --------
@@ -507,7 +507,7 @@ def _follow(metric: Metric[Any], block: str, params: Named, K: Array, t: float) 
 
 
 def flow(point: Any, velocity: Callable[[Any], Array], t: float) -> Any:
-    """Return where a point is at time t, that moves with a velocity, which is given as all its numbers.
+    """Return where a point that moves with a velocity is at time t; the velocity is given as one flat array.
 
     Examples
     --------

@@ -33,11 +33,11 @@ OWN = "for other names, give a layout of your own, refgeo.networks.own_layout"
 class MissingTensorsError(LayoutError):
     """A layout needs tensors with these names, and there are none of numbers."""
 
-    def __init__(self, names: Iterable[str], there: Collection[str] = ()) -> None:
+    def __init__(self, names: Iterable[str], present: Collection[str] = ()) -> None:
         self.names = list(dict.fromkeys(names))
         count = len(self.names)
         message = f"{count} tensor{'s are' if count > 1 else ' is'} missing: {names_of(self.names, 5)}"
-        super().__init__(message + (f"; there are {names_of(there, 5)}; {OWN}" if there else ""))
+        super().__init__(message + (f"; there are {names_of(present, 5)}; {OWN}" if present else ""))
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class AttentionLayer:
     def store(
         self, pairs: Mapping[str, Pair], tensors: dict[str, Array], like: Mapping[str, tuple[int, ...]], heads: int
     ) -> None:
-        """Return the way back."""
+        """Store the pairs' factors as the tensors of the layer's maps."""
         maps = {"value_out": (self.value, self.out)} | ({"query_key": (self.query, self.key)} if self.paired else {})
         for name, (first, second) in maps.items():
             parts = [pairs[self.prefix + part] for part in (name, f"{name}_rest") if self.prefix + part in pairs]
@@ -167,7 +167,7 @@ class AttentionLayer:
 
 
 def _stack_heads(matrix: Array, heads: int, groups: int | None = None) -> Array:
-    """Return (rows, heads·h) to (groups, (heads/groups)·rows, h)."""
+    """Rearrange (rows, heads·h) as (groups, (heads/groups)·rows, h)."""
     groups = heads if groups is None else groups
     rows = matrix.shape[0]
     by_head = np.moveaxis(matrix.reshape(rows, groups, heads // groups, -1), 0, 2)
@@ -175,7 +175,7 @@ def _stack_heads(matrix: Array, heads: int, groups: int | None = None) -> Array:
 
 
 def _unstack_heads(factor: Array, grouped: int) -> Array:
-    """Return the inverse of `_stack_heads`: (groups, grouped·rows, h) to (rows, groups·grouped·h)."""
+    """Invert `_stack_heads`: rearrange (groups, grouped·rows, h) as (rows, groups·grouped·h)."""
     groups, stacked, h = factor.shape
     by_head = factor.reshape(groups, grouped, stacked // grouped, h)
     return np.ascontiguousarray(np.moveaxis(by_head, 2, 0).reshape(stacked // grouped, groups * grouped * h))

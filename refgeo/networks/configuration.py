@@ -45,7 +45,7 @@ class Configuration:
 
     @classmethod
     def beside(cls, path: Path, name: str = "config.json") -> Configuration:
-        """Return the one in the folder of a checkpoint, or in a folder."""
+        """Return the configuration beside a checkpoint, or in a folder; an empty one if there is no file."""
         file = path / name if path.is_dir() else path.with_name(name)
         if not file.is_file():
             return cls(file, {})

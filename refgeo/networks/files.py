@@ -94,8 +94,8 @@ def as_numpy(tensor: Any, name: str = "source") -> npt.NDArray[Any]:
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
         kind = type(tensor).__name__
         raise LayoutError(
-            f"{name}: expected a dense array of numbers (undo a quantisation), got a {kind} of which NumPy makes none: "
-            f"{error}"
+            f"{name}: expected a dense array of numbers (undo a quantisation), got a {kind}, "
+            f"which NumPy cannot convert: {error}"
         ) from error
 
 
@@ -183,7 +183,7 @@ _FLOAT8 = {"F8_E4M3": (3, 7), "F8_E5M2": (2, 15)}
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """Return the tensors of a file in its order; bfloat16, of which float32 has the upper half, and float8 as
+    """Return the tensors of a file in its order; bfloat16, the upper half of float32, and float8 as
     float32.
     """
     import safetensors
@@ -196,7 +196,7 @@ def _load(path: Path) -> dict[str, Any]:
         raise _no_safetensors(path, error) from error
     # what is given comes in another order every time, and random starts would differ from run to run
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    tensors.sort(key=lambda one: (header[one[0]]["data_offsets"], one[0]))
+    tensors.sort(key=lambda item: (header[item[0]]["data_offsets"], item[0]))
     float8 = [name for name, tensor in tensors if tensor["dtype"] in _FLOAT8]
     refuse_scaled(f"checkpoint {path}", float8, {name for name, _ in tensors})
     for name, tensor in tensors:

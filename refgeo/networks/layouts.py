@@ -40,12 +40,12 @@ from refgeo.support.arguments import Array
 Heads = int | Mapping[str, int]
 """A number of heads, or one for each pattern of layer names."""
 STATISTICS = r".*\brunning_(?:mean|var)"
-"""What batch normalisation has counted."""
+"""Names of the statistics of batch normalisation."""
 
 
 @dataclass(frozen=True)
 class Separate:
-    """From the prefix of an attention module to its layer, whose four matrices are modules of their own."""
+    """Make the layer of an attention module, whose four matrices are modules of their own, from its prefix."""
 
     query: str
     key: str
@@ -176,9 +176,7 @@ class AttentionLayout:
         return {f"{layer.prefix}query_key" for layer in self.layers(names) if layer.rotary and layer.paired}
 
     def redundant_biases(self, names: Mapping[str, object]) -> set[str]:
-        """Return the pairs whose keys have a bias, which softmax does not notice, or values and outputs have one
-        each.
-        """
+        """Return the pairs with redundant biases: of keys, or of values and outputs that have one each."""
         pairs = set()
         for layer in self.layers(names):
             if len(layer.key.names(names)) == 2 and not (layer.rotary and layer.rotated == 1.0):
@@ -259,13 +257,13 @@ class LowRankLayout:
         return {name for pair in self._adapters(names).values() for name in pair}
 
     def rotary(self, names: Mapping[str, object]) -> set[str]:
-        """None."""
+        """Return an empty set: adapters have no rotary positions and no redundant biases."""
         return set()
 
     redundant_biases = rotary
 
     def join(self, pairs: Mapping[str, Pair], like: Mapping[str, tuple[int, ...]], heads: Heads) -> dict[str, Array]:
-        """Return the way back."""
+        """Return the tensors of the adapters, from the pairs."""
         tensors = {}
         for block, (B, A) in self._adapters(like).items():
             tensors[B], tensors[A] = pairs[block].G, np.ascontiguousarray(pairs[block].H.T)

@@ -56,10 +56,10 @@ def torch_value_and_grad(
     ValueError
         Two tensors of the network are one parameter of the module (tied weights), one that is to move is a buffer, or
         a constant of the network has other numbers than the module's buffer. The dtype or device is not available.
-        When it is called: the loss is no tensor of one number with a gradient, it uses the module's own parameters, or
+        When it is called: the loss is not one number with a gradient, it uses the module's own parameters, or
         the module itself has another loss, which is computed once, with other weights.
     TypeError
-        The module cannot be copied; the message says which part of it.
+        The module is TorchScript or cannot be copied; the message says which part. When called: the loss is no tensor.
     """
     import torch
 
@@ -75,10 +75,10 @@ def torch_value_and_grad(
     _refuse_other_buffers(module, network)
     precision = _precision(dtype)
     _refuse_device(device)
-    one_at_a_time = threading.Lock()  # whether a loss uses the module itself is asked of its own parameters
+    one_at_a_time = threading.Lock()  # to see whether a loss uses the module's own parameters, these are changed
 
     def tensors_of(blocks: Mapping[str, Any]) -> dict[str, Any]:
-        """The tensors that move, which share no memory with the blocks."""
+        """Return the tensors that move, which share no memory with the blocks."""
         return {
             name: torch.tensor(array, device=device)
             for name, array in network.state_dict(blocks, dtype, without=fixed).items()
@@ -115,7 +115,7 @@ def torch_value_and_grad(
             originals = [p for n, p in module.named_parameters() if n in tensors] if is_new else []
 
             def evaluate(copy: Any) -> tuple[Any, Any]:
-                """Loss and gradients while the parameters are exchanged: activations may be computed again."""
+                """Return loss and gradients while the parameters are exchanged: activations may be computed again."""
                 value = _check_loss(lambda: loss(copy, *batch), originals)
                 return value.item(), _gradients(value, list(tensors.values()), module)
 
@@ -232,8 +232,8 @@ def _obstacle(module: Any, shared: dict[int, Any], error: Exception) -> str:
 
 
 def _check_loss(evaluate: Callable[[], Any], originals: list[Any]) -> Any:
-    """Return one number that can be differentiated, and that does not depend on the module's own parameters, which
-    stand still; that is asked where these are given.
+    """Return the loss if it is one number that can be differentiated, and does not depend on `originals`, the module's
+    own parameters, which stand still; else raise an error.
     """
     import torch
 
@@ -279,7 +279,7 @@ def _refuse_strange(names: Set[str]) -> None:
 
 
 def _refuse_tied(module: Any, network: Network) -> None:
-    """Return the names of a state dict that are one parameter would be moved as several."""
+    """Raise an error if tensors of the network are one parameter of the module, which would be moved as several."""
     from refgeo.networks.network import further_names
 
     for name, first in further_names(module).items():

@@ -7,7 +7,7 @@ group is GL(1) per neuron: pairs (n, 1) and (m, 1) with the neurons as leading d
 has closed-form geodesics. Several arrays may share the scale. (A negative c is no symmetry of a ReLU. Nearby that makes
 no difference, but a distance takes (G, H) and (−G, −H) for one point.)
 
-A pruned network's mask belongs into the loss. A search for the worst case then leaves its zeros zero: with h = 1 a
+A pruned network's mask belongs in the loss. A search for the worst case then leaves its zeros zero: with h = 1 a
 geodesic moves no entry that is zero and has no velocity. The average case draws velocities for them, too.
 """
 
@@ -81,7 +81,7 @@ class NeuronPairs:
         return {self.name: pair, **rest}
 
     def params(self, blocks: Blocks) -> dict[str, Any]:
-        """Return the way back."""
+        """Return the parameters, from blocks."""
         params = {name: block for name, block in blocks.items() if name != self.name}
         for factor, side in zip(Pair(*blocks[self.name]), (self.incoming, self.outgoing), strict=True):
             start = 0
@@ -93,9 +93,7 @@ class NeuronPairs:
         return params
 
     def value_and_grad(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a loss with its gradient, or alone, as a function of blocks, from that of the parameters; batches come
-        after them.
-        """
+        """Turn a function of parameters, a loss with or without its gradient, into one of blocks; batches follow."""
 
         def evaluate(blocks: Blocks, *batch: Any) -> Any:
             result = function(self.params(blocks), *batch)
@@ -104,6 +102,6 @@ class NeuronPairs:
         return evaluate
 
     def _gather(self, params: Blocks, side: Mapping[str, int]) -> Array:
-        """Return (neurons, rows, 1)"""
+        """Return the arrays of one side as (neurons, rows, 1)."""
         moved = (np.moveaxis(np.asarray(params[name]), axis, 0) for name, axis in side.items())
         return np.concatenate([array.reshape(len(array), -1) for array in moved], axis=1)[..., None]

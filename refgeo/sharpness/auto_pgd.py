@@ -98,7 +98,7 @@ class Box:
         np.clip(x, -self.radius, self.radius, out=x)
 
     def residual(self, x: Array, gradient: Array) -> float:
-        """Return how much of the linear gain over the box is left: gᵀ(ρ sign g − x) / (ρ‖g‖₁), square root."""
+        """Return the square root of the share of the linear gain that is left: gᵀ(ρ sign g − x) / (ρ‖g‖₁)."""
         total = self.linear_gain(gradient)
         return math.sqrt(max(1.0 - float(gradient @ x) / total, 0.0)) if total > 0.0 else 0.0
 
@@ -173,7 +173,7 @@ def climb(
     function: Function, ball: Ball, start: tuple[Array, float, Array], n_iter: int, watch: Watch, size: float = 0.0,
     probe: Callable[[Array, Array], Any] = lambda x, gradient: None,
 ) -> Climb:  # fmt: skip
-    """Alg. 1 from a start, of which value and gradient are known. A step to where there is no value is undone: the
+    """Run Alg. 1 from a start, of which value and gradient are known. A step to where there is no value is undone: the
     search goes on from the best point, with half the step.
 
     Parameters
@@ -190,9 +190,9 @@ def climb(
 
     Examples
     --------
-    >>> found = climb(lambda x: (float(x @ x + x[0]), 2 * x + np.eye(2)[0]), RoundBall(1.0),
+    >>> result = climb(lambda x: (float(x @ x + x[0]), 2 * x + np.eye(2)[0]), RoundBall(1.0),
     ...               (np.zeros(2), 0.0, np.eye(2)[0]), 20, lambda *_: False)
-    >>> found.value, found.x.tolist()
+    >>> result.value, result.x.tolist()
     (2.0, [1.0, 0.0])
     """
     size = size or 2.0 * ball.radius

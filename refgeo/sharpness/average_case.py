@@ -106,7 +106,7 @@ def average_case_sharpness(
         at_origin = [as_loss("value", loss(space.point(np.zeros(space.length), order))) for loss in losses]
         for index, loss in enumerate(at_origin):
             if not math.isfinite(loss):
-                where = f", batch {index}," if batches is not None else ""
+                where = f", batch {index}," if batches is not None else ","
                 raise ValueError(f"value: expected a finite loss at the given parameters{where} got {loss}")
         noise = 0.0
         if verify:

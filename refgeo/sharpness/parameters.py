@@ -62,7 +62,7 @@ class Arrays:
         self.given = _split(self._blocks)
 
     def label(self, name: Name) -> str:
-        """Return the name as it is said to somebody.
+        """Return the name as messages give it.
 
         Examples
         --------
@@ -158,23 +158,23 @@ def as_gradient(name: str, grads: Any, point: Any) -> Any:
     )
 
 
-def _as_gradient_array(what: str, value: Any, shape: tuple[int, ...]) -> Array:
-    refuse_masked(what, value)
+def _as_gradient_array(label: str, value: Any, shape: tuple[int, ...]) -> Array:
+    refuse_masked(label, value)
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # a tensor of PyTorch that has a gradient itself
         raise TypeError(
-            f"{what}: expected an array that NumPy can read, got {type(value).__name__}: {error}"
+            f"{label}: expected an array that NumPy can read, got {type(value).__name__}: {error}"
         ) from error
     if array.shape != shape or array.dtype.kind not in "fiu":
-        raise ValueError(f"{what}: expected real numbers of shape {shape}, got {array.dtype} of shape {array.shape}")
+        raise ValueError(f"{label}: expected real numbers of shape {shape}, got {array.dtype} of shape {array.shape}")
     if not is_finite(array):
-        raise NotFiniteError(f"{what} is not finite")
+        raise NotFiniteError(f"{label} is not finite")
     return array.astype(np.float64, copy=False).view()  # a `Pair` makes it read-only, and the caller's stays writable
 
 
 def is_finite(array: Array) -> bool:
-    """Return one pass as a rule: a dot product is finite, or has overflowed, or met what is not finite."""
+    """Return whether all numbers are finite; as a rule, one dot product tells."""
     flat = array.reshape(-1) if array.flags.c_contiguous else None
     with np.errstate(over="ignore", invalid="ignore"):
         if flat is not None and math.isfinite(np.dot(flat, flat)):
@@ -183,8 +183,8 @@ def is_finite(array: Array) -> bool:
 
 
 class Calls:
-    """Within it somebody's function is called: its StopIteration is an error, or it would end whatever iterator its
-    caller is in.
+    """A context in which somebody's function is called: a StopIteration of it becomes an error, because it would end
+    whatever iterator the caller is in.
 
     Examples
     --------
@@ -201,10 +201,10 @@ class Calls:
         self._name = name
 
     def __enter__(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """The error."""
+        """Raise an error if the function has raised StopIteration."""
         if isinstance(error, StopIteration):
             raise RuntimeError(
                 f"{self._name}: it raised StopIteration; has an iterator of batches come to its end?"

@@ -45,9 +45,9 @@ _STEP = 3e-4
 _ASIDE = 0.03
 """How far from a point it is tried whether complex steps go through, as a share of the length of the point."""
 _SHORTER = 10
-"""Steps and distances are tried, each a fourth of the one before, until they lead nowhere outside the domain."""
+"""Number of steps and distances that are tried, each a fourth of the one before, until they stay in the domain."""
 _DEPENDENT = 1e-9
-"""Velocities of unit length span no direction that they have less of."""
+"""Singular value of velocities of unit length, up to which they do not span a direction."""
 _DRAWS = 20
 """Elements of a Lie algebra at a time: as many without a new direction are all in the span of those before."""
 
@@ -100,8 +100,8 @@ class QuotientTangentSpace(TangentSpace[Any]):
 
     @cached_property
     def _derivative(self) -> Callable[[Callable[[Array], Any], Array, Array], Array]:
-        """Complex steps, if they agree with differences, of one step or another: here along all directions, and at a
-        point beside, where no zero hides the kink of an absolute value.
+        """The derivative by complex steps, which must agree with differences, of one step or another: here along all
+        directions, and at a point beside, where no zero hides the kink of an absolute value.
 
         Raises
         ------
@@ -128,7 +128,7 @@ class QuotientTangentSpace(TangentSpace[Any]):
     def _refuse_what_is_not_analytic(
         self, length: Callable[[Array], Any], numbers: Array, direction: Array, steps: Iterable[float]
     ) -> None:
-        """Raise an error unless a complex step is what differences are, of one step or another."""
+        """Raise an error unless a complex step agrees with differences, of one step or another."""
         quotients = [float(five_point(lambda t: length(numbers + t * direction), step)) for step in steps]
         if not np.isfinite(quotients).any():
             raise NotFiniteError("tensor: expected finite numbers near the point, so that it can be differentiated")
@@ -202,7 +202,7 @@ class QuotientTangentSpace(TangentSpace[Any]):
         velocity = t * flat(v)
 
         def field(time: float, state: Array) -> Array:
-            """Koszul's formula for two equal vectors, which takes no derivative of the whole tensor."""
+            """Return velocity and acceleration, by Koszul's formula without a derivative of the whole tensor."""
             nonlocal reached
             x, v = np.split(state, 2)
             force = self._derivative(lambda y: self.metric.lower_index(reshape_like(y, self.point), v), x, v)
@@ -382,7 +382,7 @@ class QuotientMetric(Metric[Any]):
         return {block: next(iter(moved.values()))} if block in params else moved
 
     def verify(self, point: Any, value_and_grad: Callable[[Any], Any] | None = None, *, rng: int = 0) -> Verification:
-        r"""Return whether this is a quotient: of the group, of its metric, and of a loss.
+        r"""Measure whether this is a quotient: of the group, of its metric, and of a loss.
 
         Near the point, vectors are carried along the orbits by elements of the group. Vertical ones must stay vertical,
         or the velocities are those of no group. Horizontal parts must keep their lengths, which is what a metric on the
@@ -406,8 +406,8 @@ class QuotientMetric(Metric[Any]):
 
         >>> import numpy as np, refgeo as rg
         >>> metric = rg.QuotientMetric(lambda w: np.eye(3), rg.symmetry.scaling("w"))
-        >>> found = metric.verify([1.0, 2.0, 3.0], lambda w: float(w[0] / w[1]))
-        >>> [(one.symmetry, one.verdict) for one in found], found.dim
+        >>> result = metric.verify([1.0, 2.0, 3.0], lambda w: float(w[0] / w[1]))
+        >>> [(one.symmetry, one.verdict) for one in result], result.dim
         ([('group', 'holds'), ('metric', 'does not hold'), ('loss', 'holds')], 2)
         """
         if not self._groups:

@@ -29,8 +29,8 @@ def proposed_radius(value_and_grad: LossAndGradient, params: Any, metric: Metric
     Returns
     -------
     float
-        Rounded down to two digits. Where nothing bends, or the gradient is zero, `bend` times the mean length of a
-        block.
+        Rounded down to two digits. Where nothing bends, or the gradient is zero, `bend` times the root mean square of
+        the blocks' lengths.
 
     Examples
     --------

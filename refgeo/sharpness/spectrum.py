@@ -159,7 +159,7 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
         return self.error_along(x) / max(length, float(np.finfo(np.float64).tiny))
 
     def error_along(self, x: Array) -> float:
-        """Return the same of one product, absolute.
+        """Return the absolute error of the product with x; 0 with a Hessian-vector product.
 
         Examples
         --------
@@ -262,10 +262,10 @@ class Eigenvalues(NamedTuple):
     --------
     >>> import numpy as np, refgeo as rg
     >>> loss = rg.value_and_grad(lambda w: w[0] ** 2 + 2 * w[1] ** 2)
-    >>> found = eigenvalues(RiemannianHessian(loss, np.ones(2), rg.EuclideanMetric()))
-    >>> found.values.round(8), np.abs(found.vectors[:, 0]).round(8), bool(found.residuals[0] < 1e-7)
+    >>> result = eigenvalues(RiemannianHessian(loss, np.ones(2), rg.EuclideanMetric()))
+    >>> result.values.round(8), np.abs(result.vectors[:, 0]).round(8), bool(result.residuals[0] < 1e-7)
     (array([4.]), array([0., 1.]), True)
-    >>> found._replace(residuals=np.array([2e-9]))
+    >>> result._replace(residuals=np.array([2e-9]))
     Eigenvalues(4 ± 2e-09; vectors of length 2)
     """
 
@@ -303,7 +303,7 @@ def eigenvalues(
     tolerance : float, optional
         Residual that Lanczos' method stops at, in units of the eigenvalue that is largest in absolute value. With exact
         products, the error of a single eigenvalue is of the order of its square. Default: 1e-10, or for differences
-        1e-6, below which their rounding is.
+        their relative error, at least 1e-6.
     rng : numpy Generator, or a seed
 
     Returns
@@ -345,7 +345,7 @@ def eigenvalues(
 
 
 def _whole(hessian: RiemannianHessian, sign: float) -> tuple[Array, Array]:
-    """Return all of sign·H on the horizontal space, descending."""
+    """Return all eigenvalues and vectors of sign·H on the horizontal space, descending."""
     n = hessian.shape[0]
     projector = np.stack([hessian.horizontal(e) for e in np.eye(n)], axis=1)
     U, kept, _ = np.linalg.svd(projector)
@@ -358,7 +358,7 @@ def _whole(hessian: RiemannianHessian, sign: float) -> tuple[Array, Array]:
 def _deflate(
     hessian: RiemannianHessian, k: int, sign: float, tolerance: float, rng: np.random.Generator
 ) -> tuple[Array, Array]:
-    """Return the k largest of sign·H or more, descending: what is found is deflated until nothing better is.
+    """Return the k largest eigenvalues of sign·H or more, descending, with vectors: those found are deflated.
 
     Lanczos' method sees sign·H + 2‖H‖ I on the horizontal vectors orthogonal to those that were found, and zero on all
     others: so these are the smallest, and an eigenvalue 0 of H is as good as any other.
@@ -457,7 +457,7 @@ def trace(hessian: LinearOperator, products: int = 30, rng: np.random.Generator 
         return np.stack([hessian @ vector for vector in vectors.T], axis=1)
 
     def off(vectors: Array, products: Array) -> float:
-        """What differences may have made of a trace over some vectors: as far as it is from that for twice the step."""
+        """Return the error that differences may cause in a trace over some vectors: how far twice the step moves it."""
         if not isinstance(hessian, RiemannianHessian) or hessian.rounding == 0.0:
             return 0.0
         twice = np.stack([hessian._difference(hessian.horizontal(x), 2.0 * hessian.step) for x in vectors.T], axis=1)

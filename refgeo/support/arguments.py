@@ -49,7 +49,7 @@ def real_array(name: str, value: npt.ArrayLike) -> Array:
 
 
 def one_array(name: str, value: npt.ArrayLike) -> Array:
-    """Return the same for parameters, where a list of arrays would become one array if their shapes happen to be equal.
+    """Return a float64 copy as `real_array` does, but refuse a list of arrays, which is more than one parameter.
 
     Examples
     --------
@@ -226,7 +226,7 @@ def as_list(names: str | Iterable[str]) -> list[str]:
 
 
 def one_of(name: str, value: str, known: Iterable[str]) -> str:
-    """Return the value, which is one of the known ones.
+    """Return the value if it is one of the known ones, else raise an error.
 
     Examples
     --------

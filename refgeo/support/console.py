@@ -35,7 +35,7 @@ def without_common_words(names: Collection[str]) -> dict[str, str]:
 
 
 def needed(table: Any) -> int:
-    """Return the width of a table that is not broken.
+    """Return the width of a table in which no line is folded.
 
     Examples
     --------

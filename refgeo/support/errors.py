@@ -74,7 +74,7 @@ class BatchError(ValueError):
 
 
 class GeodesicAccuracyError(ArithmeticError):
-    """An integrated geodesic drifted from its conserved quantities by more than the stated bound."""
+    """An integrated geodesic is not accurate: a conserved quantity drifted, two integrations differ, or one stopped."""
 
 
 NO_GEODESIC = (RankDeficientError, GeodesicIncompleteError, GeodesicAccuracyError)
@@ -82,8 +82,8 @@ NO_GEODESIC = (RankDeficientError, GeodesicIncompleteError, GeodesicAccuracyErro
 
 
 @contextmanager
-def about(what: str) -> Iterator[None]:
-    """Raise an error of somebody's input says what it is about.
+def about(subject: str) -> Iterator[None]:
+    """Put what an error is about before its message.
 
     Examples
     --------
@@ -96,5 +96,5 @@ def about(what: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, NotImplementedError) as error:
-        error.args = (f"{what}: {error}", *error.args[1:])
+        error.args = (f"{subject}: {error}", *error.args[1:])
         raise

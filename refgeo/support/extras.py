@@ -9,7 +9,7 @@ class MissingExtraError(ImportError, ValueError):
     """A package is missing that an extra of refgeo installs."""
 
 
-def require(what: str, extra: str, *packages: str) -> None:
+def require(purpose: str, extra: str, *packages: str) -> None:
     """Raise `MissingExtraError` if one of the packages of an extra is not installed.
 
     Examples
@@ -24,5 +24,5 @@ pip install "refgeo[plot]"
     for package in packages:
         if find_spec(package) is None:
             raise MissingExtraError(
-                f'{what}: expected the package {package}, which is not installed; pip install "refgeo[{extra}]"'
+                f'{purpose}: expected the package {package}, which is not installed; pip install "refgeo[{extra}]"'
             )

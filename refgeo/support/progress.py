@@ -18,8 +18,8 @@ Tell = Callable[[int, int, str], None]
 
 
 @contextmanager
-def show_progress(what: str, quiet: bool = False) -> Iterator[Tell]:
-    """Return a bar on a terminal; in a file or pipe a line now and then.
+def show_progress(title: str, quiet: bool = False) -> Iterator[Tell]:
+    """Show progress, as a bar on a terminal and else as lines of text; yield the function that reports it.
 
     Examples
     --------
@@ -34,27 +34,27 @@ def show_progress(what: str, quiet: bool = False) -> Iterator[Tell]:
 
     console = Console(file=sys.stderr)  # this one, whatever a backend's output is redirected to meanwhile
     if not sys.stderr.isatty():  # FORCE_COLOR makes rich take a pipe for a terminal, where a bar is a pile of lines
-        with _lines(what, sys.stderr) as show:
+        with _lines(title, sys.stderr) as show:
             yield show
         return
-    columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(),
+    columns = (TextColumn(title), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(),
                TimeRemainingColumn(), TextColumn("{task.description}"))  # fmt: skip
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("")
 
-        def show(done: int, total: int, what: str) -> None:
+        def show(done: int, total: int, item: str) -> None:
             if (total or None) != bar.tasks[0].total:  # another piece of work, with a speed of its own
                 bar.reset(task, total=total or None)
-            bar.update(task, completed=done, description=what)
+            bar.update(task, completed=done, description=item)
 
         yield show
 
 
 @contextmanager
-def _lines(what: str, stream: Any) -> Iterator[Tell]:
+def _lines(title: str, stream: Any) -> Iterator[Tell]:
     """Show progress as lines of text, also while a single call takes long."""
     begun = time.monotonic()
-    piece = last = (0, begun, 0, "")  # a piece of work: its total, when it was first heard of, at what
+    piece = last = (0, begun, 0, "")  # a piece of work: total, time and count when first heard of, and name
     over = threading.Event()
 
     def show(done: int, total: int, of: str) -> None:
@@ -70,7 +70,7 @@ def _lines(what: str, stream: Any) -> Iterator[Tell]:
             new, past = done - first, now - since
             # the first few evaluations take longer, and say nothing yet
             left = f", about {past * (total - done) / new:.0f} s left" if total / 20 < new and done < total else ""
-            print(f"{what} {of}: {done} of {total or '?'}, {now - begun:.0f} s{left}", file=stream, flush=True)
+            print(f"{title} {of}: {done} of {total or '?'}, {now - begun:.0f} s{left}", file=stream, flush=True)
             seconds = LINE_EVERY
 
     thread = threading.Thread(target=write, daemon=True)
@@ -84,7 +84,7 @@ def _lines(what: str, stream: Any) -> Iterator[Tell]:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Return whether somebody has pressed Ctrl-C: the first time it is noted, the second time it interrupts.
+    """Yield a function that tells whether Ctrl-C was pressed: the first time it is noted, the second it interrupts.
 
     Where Ctrl-C means something else already, or where it does not arrive, in another thread, nothing is noted.
 

@@ -16,7 +16,7 @@ _in_control = threading.RLock()
 
 @lru_cache(maxsize=1)
 def _controller() -> Any:
-    """None without threadpoolctl: threads are a matter of speed, and the geometry needs NumPy and SciPy only."""
+    """Return the control of BLAS threads; None without threadpoolctl, as the geometry needs NumPy and SciPy only."""
     import scipy.linalg  # noqa: F401  (it brings a BLAS of its own, which is to be limited, too)
 
     try:
@@ -28,7 +28,7 @@ def _controller() -> Any:
 
 @contextmanager
 def one_thread(size: float = math.inf) -> Iterator[int]:
-    """Limit BLAS to one thread, for work on `size` numbers; gives the number of threads that it had.
+    """Limit BLAS to one thread, for work on `size` numbers; yields the number of threads before, or 1 if not limited.
 
     The limit holds for the whole process. While one Python thread is inside, only its limit applies.
 

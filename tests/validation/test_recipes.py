@@ -62,7 +62,7 @@ PRINTING = [block for block in BLOCKS if "print(rg.worst_case_sharpness(" in blo
 @pytest.mark.parametrize("block", range(len(PRINTING)))
 def test_every_example_that_prints_a_sharpness_converges(block, seed, capsys):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    for library in ("transformers", "peft"):
+    for library in ("transformers", "peft", "jax"):
         if f"import {library}" in PRINTING[block]:
             pytest.importorskip(library, reason=f"{library} is not installed")
     torch.manual_seed(seed)

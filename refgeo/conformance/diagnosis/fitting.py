@@ -18,7 +18,7 @@ horizontal, so its terms are projected.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import cache
 from types import SimpleNamespace
@@ -29,7 +29,6 @@ import scipy  # its modules load where they are used
 
 from refgeo.conformance.diagnosis.formulas import (
     GRAMS,
-    UNREAD,
     Coefficients,
     Formula,
     SampleBatch,
@@ -42,28 +41,21 @@ from refgeo.conformance.diagnosis.formulas import (
     small_with,
     vector_choices,
 )
-from refgeo.conformance.execution.backend import TIMEOUT, Backend
-from refgeo.conformance.execution.drivers import loss_gradient
-from refgeo.conformance.optimisers.update_rule import SCALES, Rule, Start
-from refgeo.conformance.points.features import Features
+from refgeo.conformance.execution.backend import Backend
 from refgeo.conformance.points.scene import Scene
-from refgeo.conformance.points.sources import Points
-from refgeo.conformance.protocol.call import UPDATE_RULES, Call, NoResult
+from refgeo.conformance.protocol.call import Call, NoResult
 from refgeo.conformance.protocol.operations import OPERATIONS, VALUES, Operation, Parts, Value
 from refgeo.conformance.protocol.precision import PRECISIONS, round_to_dtype
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import PAIR_METRICS, pair_metric
-from refgeo.support.arguments import Array, as_list, number, one_of
+from refgeo.support.arguments import Array
 
-READABLE = (*VALUES, "retraction")
-_SHAPES = (((7, 6, 3), 32), ((9, 5, 4), 3), ((5, 7, 2), 3))
+SHAPES = (((7, 6, 3), 32), ((9, 5, 4), 3), ((5, 7, 2), 3))
 """Shapes and numbers of points: the first are for the fit, the others for validation."""
 _SCALAR_FACTOR = 4
 """Factor of the number of points if a result is one number."""
 _TIMES = (0.5, -0.75, 1.25, 2.0, -1.5, 0.25)
 _POWERS = np.array(_TIMES)[:, None] ** np.arange(5)
-_STEP_LENGTH = 0.1
-"""Length of a step relative to G Hᵀ, up to which its formula is read; chosen."""
 _EPSILON_RANGE = (1e-13, 3.0)
 """The range in which ε is searched; chosen."""
 
@@ -86,7 +78,7 @@ class _Fitter:
     ) -> None:
         self.backend, self.operation, self.metric, self.precision = backend, operation, metric, PRECISIONS[dtype]
         self.relaxation = relaxation
-        self.samples = list(samples) or [self._draw_batch(*shape, count) for shape, count in _SHAPES]
+        self.samples = list(samples) or [self._draw_batch(*shape, count) for shape, count in SHAPES]
         self.made: list[str] = []
         for sample in self.samples:
             functions = [reference_functions(sample.space)] * 2
@@ -444,27 +436,9 @@ def _fit_point_of_curve(reader: _Fitter, times: Sequence[float]) -> Formula | No
     return _make_formula(reader, [None if fit is None else (fit, 0.0) for fit in fits])
 
 
-def _find_short_step(rule: Rule, start: Start) -> float:
-    """Return the largest size of the loss with which one step is short, so that a weight decay hides nothing."""
-    size = np.linalg.norm(start.G @ start.H.mT)
-    lengths = {scale: rule.run(start, scale, 1).path_length[-1] / size for scale in SCALES}
-    return max((scale for scale, length in lengths.items() if length <= _STEP_LENGTH), default=min(SCALES))
-
-
-def read_step(rule: Rule) -> Formula | None:
-    """Fit the formula of an optimiser's first step; None if no terms explain it."""
-    samples, scale = [], _find_short_step(rule, rule.start(Features()))
-    for (n, m, h), count in _SHAPES:
-        starts = [rule.start(Features(n=n, m=m, h=h, draw=i)) for i in range(count)]
-        runs = [rule.run(start, scale, 1) for start in starts]
-        before, after = (Pair(*(np.stack(F) for F in zip(*((x.G[k], x.H[k]) for x in runs), strict=True)))
-                         for k in (0, 1))  # fmt: skip
-        E = np.stack(
-            [loss_gradient(G @ H.mT, s.Y, scale, s.magnitude) for s, G, H in zip(starts, *before, strict=True)]
-        )
-        e = Pair(E @ before.H, E.mT @ before.G)
-        samples.append(SampleBatch(pair_metric("mix").at(before), {"e": e}, tuple(after - before)))
-    reader = _Fitter(None, OPERATIONS["riemannian_gradient"], "mix", rule.precision.name, 0.0, samples)
+def fit_step(samples: Sequence[SampleBatch], dtype: str) -> Formula | None:
+    """Fit the formula of an optimiser's step to changes of the factors; None if no terms explain them."""
+    reader = _Fitter(None, OPERATIONS["riemannian_gradient"], "mix", dtype, 0.0, samples)
     reader.exact = _as_decimals
     fits: list[Fit | None] = []
     for i, part in enumerate("GH"):
@@ -478,7 +452,7 @@ def read_one(
     backend: Backend, name: str, metric: str, dtype: str = "float64", relaxation: float = 0.0
 ) -> Formula | None:
     """Fit the formula of one value (``"geodesic_2"``) or function; None if no terms explain its numbers."""
-    reader = _Fitter(backend, OPERATIONS[_function(name)], metric, dtype, relaxation)
+    reader = _Fitter(backend, OPERATIONS[function_of(name)], metric, dtype, relaxation)
     with np.errstate(all="ignore"):
         if reader.operation.extra:
             return _fit_curve(reader, VALUES[name].order if name in VALUES else None)
@@ -524,7 +498,7 @@ def formula_of_paper(name: str, metric: str, relaxation: float = 0.0) -> Formula
     """Fit the formula of `refgeo.paper`, in the same way; None if there is none."""
     from refgeo import paper
 
-    function = _function(name)
+    function = function_of(name)
     relaxed = SimpleNamespace(**{function: lambda *a: getattr(paper, function)(*a, relaxation=relaxation)})
     try:
         return read_one(Backend(relaxed, "paper"), name, metric, relaxation=relaxation)
@@ -532,102 +506,6 @@ def formula_of_paper(name: str, metric: str, relaxation: float = 0.0) -> Formula
         return None
 
 
-def _function(name: str) -> str:
+def function_of(name: str) -> str:
     """Return the function of a value."""
     return VALUES[name].operation.name if name in VALUES else name
-
-
-class Readings(dict[tuple[str, str], Formula | None]):
-    """The formulas that a backend computes, by function (for geodesics by value, "geodesic_2") and metric.
-
-    The first step of an optimiser has no metric: ``readings["step", ""]``.
-
-    Attributes
-    ----------
-    silent : dict
-        The reason why a function has no result.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.no_result: dict[tuple[str, str], str] = {}
-
-    def __str__(self) -> str:
-        lines = []
-        for (name, metric), formula in self.items():
-            note = formula.note if formula is not None else ""
-            lines.append((f"{name}[{metric}]" if metric else name) + (f"   ({note})" if note else ""))
-            reason = self.no_result.get((name, metric), UNREAD)
-            lines += [f"    {line}" for line in (formula.lines() if formula is not None else [reason])]
-        return "\n".join(lines or ["nothing to read: the implementation has none of these functions"])
-
-
-def read(
-    backend: Any,
-    *,
-    metrics: Iterable[str] = ("inv", "mix"),
-    functions: Iterable[str] | None = None,
-    dtype: str = "float64",
-    relaxation: float = 0.0,
-    timeout: float = TIMEOUT,
-    options: Mapping[str, Any] | None = None,
-) -> Readings:
-    """Find the formulas that a backend computes, right or wrong, from its results.
-
-    Parameters
-    ----------
-    backend : module, object, str or Backend
-        As for `refgeo.check`. It may compute any metric: `metrics` are only the names that it gets.
-    metrics : iterable of str
-    functions : iterable of str, optional
-        Functions (``"geodesic"``), values (``"geodesic_2"``), or ``"step"``: the first step of an optimiser. Default:
-        all that it has.
-    dtype : str
-        The precision of the arrays that it gets; in single precision, coefficients have about five digits.
-    relaxation : float
-        A known ε: S_ε = S + εI and T_ε = T + εI are factors of terms, too.
-    timeout : float
-        Seconds that one call may take.
-    options : mapping, optional
-        The keyword arguments of an optimiser.
-
-    Returns
-    -------
-    Readings
-        ``readings["christoffel", "inv"]`` is a `Formula` with ``.G``, ``.H`` and ``.relation``, or None.
-
-    Examples
-    --------
-    >>> from refgeo import paper
-    >>> readings = read(paper, metrics=["inv"], functions=["riemannian_gradient", "horizontal_projection"])
-    >>> print(readings)
-    horizontal_projection[inv]
-        G: v_G + G Λ
-        H: v_H − H Λᵀ
-        S T Λᵀ + Λᵀ S T + v_GᵀG T − S Hᵀv_H = 0
-    riemannian_gradient[inv]
-        G: e_G S
-        H: e_H T
-    """
-    one_of("dtype", dtype, PRECISIONS)
-    relaxation = number("relaxation", relaxation, "ε of App. H.2", least=0.0)
-    metric_names = [pair_metric(metric, argument="metrics").name for metric in as_list(metrics)]
-    known = [*OPERATIONS, *VALUES, "step"]
-    selection = [one_of("functions", name, known) for name in as_list(functions or known)]
-    loaded = Backend.of(backend, timeout)
-    readings = Readings()
-    try:
-        for name, metric in itertools.product(READABLE, metric_names):
-            if loaded.provides(_function(name)) and (name in selection or _function(name) in selection):
-                try:
-                    readings[name, metric] = read_one(loaded, name, metric, dtype, relaxation)
-                except NoResult as error:
-                    readings[name, metric], readings.no_result[name, metric] = None, str(error)
-        if "step" in selection and any(map(loaded.provides, UPDATE_RULES)):
-            points, function = Points(dtype=dtype, relaxation=relaxation), next(filter(loaded.provides, UPDATE_RULES))
-            with np.errstate(all="ignore"):
-                readings["step", ""] = read_step(Rule(loaded, function, points, options or {}))
-    finally:
-        if loaded is not backend:
-            loaded.close()
-    return readings

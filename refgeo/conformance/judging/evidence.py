@@ -445,7 +445,7 @@ def _errors_against_oracle(
     order = np.argsort(np.where(in_doubt | (enclosing == "worst"), -errors, np.inf), axis=None, kind="stable")
     worst_first = order[: max(np.sum(in_doubt), enclosing == "worst")]
     distances = tuple(np.zeros_like(part) for part in result)
-    for i in dict.fromkeys([*range(scene.effort <= _MAX_TINY_SIZE), *map(int, worst_first)]):
+    for i in dict.fromkeys([*range(scene.enclosed_size <= _MAX_TINY_SIZE), *map(int, worst_first)]):
         block = tuple(map(int, np.unravel_index(i, shape)))
         enclosures, error = scene.enclosures(value, block), errors[block]
         errors[block], enclosed[block] = np.nan, enclosures is not None

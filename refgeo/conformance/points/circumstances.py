@@ -238,6 +238,8 @@ _MAX_THREAD_COST, _MAX_THREAD_BLOCKS = 10_000, 20
 chosen."""
 _MAX_NARROW_COST = 100
 """The largest cost of the points with narrow heads that are preferred; chosen: two or three heads with h = 4."""
+_MAX_NESTED = 3
+"""The number of points with several leading dimensions, the cheapest ones, at which layouts are tested; chosen."""
 _MIN_PLAIN_POINTS = 4
 """The number of points, the first ones, at which there are plain calls in any case."""
 CIRCUMSTANCES = [
@@ -265,7 +267,8 @@ def assign_circumstances(points: Sequence[Features]) -> list[list[Circumstance]]
     """Assign to each point of a design the circumstances that are tested there; to most points one.
 
     Each circumstance is tested at a batch of narrow heads and at one of wide heads, layouts and threads also at a
-    single wide head; all at sensitive points, with as many levels as possible that it has not met before.
+    single wide head; all at sensitive points, with as many levels as possible that it has not met before. Layouts are
+    tested with two or more leading dimensions where there are such points, as their strides differ.
 
     Examples
     --------
@@ -282,6 +285,8 @@ def assign_circumstances(points: Sequence[Features]) -> list[list[Circumstance]]
             shaped = [
                 i for i in sensitive if (points[i].h > NARROW, math.prod(points[i].blocks) > 1) == (is_wide, is_batch)
             ]
+            nested = [i for i in shaped if circumstance.kind == "layout" and sum(x > 1 for x in points[i].blocks) > 1]
+            shaped = sorted(nested, key=lambda i: points[i].cost)[:_MAX_NESTED] or shaped
             small = [i for i in shaped if not points[i].is_large and (is_wide or points[i].cost <= _MAX_NARROW_COST)]
             items.append((circumstance, small or shaped or sensitive or testable))
     assigned = distribute([sorted(all_levels(features)) for features in points], items)

@@ -56,8 +56,8 @@ SIZE_LEVELS: dict[str, dict[str, tuple[Any, ...]]] = {
     "n": {"= h": (), "near h": (), "tiles": _TILES, "odd": _ODD},
     "m": {"= h": (), "= n": (), "near h": (), "tiles": _TILES, "odd": _ODD},
     "blocks": {
-        "none": ((), (1,)), "one": ((2,), (3,), (5,)), "a dozen": ((8,), (12,), (16,)),
-        "several": ((1, 2), (2, 3), (3, 1), (2, 3, 2), (1, 2, 1, 2)),
+        "none": ((), (1,)), "one": ((2,), (3,), (5,), (1, 2), (3, 1)), "a dozen": ((8,), (12,), (16,)),
+        "several": ((2, 2), (2, 3), (2, 3, 2), (1, 2, 1, 2)),
         "as many": (), "dozens": ((37,), (64,)),
     },
     "κ": {"1": (1.0,), "3": (3.0,), "30": (30.0,), "100": (100.0,)},
@@ -129,7 +129,7 @@ def size_levels(features: Features) -> dict[str, str]:
 
     count = math.prod(features.blocks)
     batch = {
-        "none": features.blocks in ((), (1,)), "several": len(features.blocks) > 1, "as many": count in (h, n, m),
+        "none": features.blocks in ((), (1,)), "several": sum(size > 1 for size in features.blocks) > 1, "as many": count in (h, n, m),
         "one": count <= 5, "a dozen": count <= 16, "dozens": count <= 64, "": True,
     }  # fmt: skip
     is_even = features.condition_G == features.condition_H and features.uneven_condition == 1.0
@@ -187,7 +187,7 @@ _COST_SCALE = 4_000
 """Cost at which a point must cover twice as much to be preferred to a point without cost."""
 
 
-_MAX_DRAWS, _MAX_CANDIDATES = 12, 3
+_MAX_DRAWS, _MAX_CANDIDATES = 12, 4
 """Number of attempts to draw a point; and of successful ones among which the best is taken."""
 
 
@@ -368,7 +368,7 @@ def _draw_point(goal: Goal, unmet: Goals, is_full: bool, rng: np.random.Generato
     return _add_levels(base, {level}, unmet, is_full, rng)
 
 
-_MAX_TRIED_LEVELS = 8
+_MAX_TRIED_LEVELS = 12
 """Number of special levels of a kind among which one is sought that can be added to a point; chosen."""
 
 

@@ -16,6 +16,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from refgeo.conformance.protocol.operations import Operation
 
+MAX_ENCLOSED_SIZE, MAX_INTEGRATED_COLUMNS = 8_000, 8
+"""The `enclosed_size` of a block up to which its enclosures take a short time, and the number of columns up to which
+exact geodesics are integrated; measured.
+"""
+
+
+def enclosed_size(n: int, m: int, h: int) -> int:
+    """Return (n + m)h², to which the time for the enclosure of a block is proportional."""
+    return (n + m) * h * h
+
 
 @dataclass(frozen=True)
 class Features:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.conformance.points.features import Features
+from refgeo.conformance.points.features import MAX_ENCLOSED_SIZE, MAX_INTEGRATED_COLUMNS, Features, enclosed_size
 from refgeo.conformance.points.sampling import draw_factors, draw_vectors, rng_of
 from refgeo.conformance.protocol.call import Call
 from refgeo.conformance.protocol.operations import COVECTORS, VECTORS, Operation, Parts, Value
@@ -26,14 +26,10 @@ from refgeo.support.errors import about
 
 ARRAY_NAMES = (*(f"{vector}_{part}" for vector in VECTORS for part in "GH"), "t")
 """The names of a point's arrays in addition to G and H."""
-MAX_ENCLOSED_SIZE = 8_000
-"""(n + m)h² of a block up to which its enclosures take a short time; measured."""
 N_SIZES = 5
 """Number of different sizes of sign-flipped points."""
-MAX_INTEGRATED_COLUMNS, _MAX_EFFORT = 8, 1.0
-"""Number of columns up to which exact geodesics are integrated, and the effort of one that takes a short time;
-measured.
-"""
+_MAX_EFFORT = 1.0
+"""The effort of the integration of an exact geodesic that takes a short time; measured."""
 _ENCLOSURE_LOCK = threading.Lock()
 """Held while enclosures are computed, because the precision of python-flint is global to the process."""
 
@@ -208,7 +204,11 @@ class Scene:
         h = self.point.sizes[2]
         if self._speed == 0.0 or self.is_closed:
             return 8.0 / self._speed if self._speed else math.inf
-        if self.space.metric.s not in (0.0, 1.0) or self.effort > MAX_ENCLOSED_SIZE or h > MAX_INTEGRATED_COLUMNS:
+        if (
+            self.space.metric.s not in (0.0, 1.0)
+            or self.enclosed_size > MAX_ENCLOSED_SIZE
+            or h > MAX_INTEGRATED_COLUMNS
+        ):
             return 0.0
         # an integration takes about 20 bend steps, each of h²/400 s; beyond the limit of bend, its boxes grow too fast
         kappa, blocks = float(np.max(self.condition, initial=1.0)), math.prod(self.shape)
@@ -229,10 +229,9 @@ class Scene:
         return value.order != "exact" or abs(self.time(value)) <= self._max_time
 
     @cached_property
-    def effort(self) -> int:
-        """(n + m)h², which tells how long the enclosure of a block takes."""
-        n, m, h = self.point.sizes
-        return (n + m) * h * h
+    def enclosed_size(self) -> int:
+        """The `enclosed_size` of a block."""
+        return enclosed_size(*self.point.sizes)
 
     # What may be lost there
 

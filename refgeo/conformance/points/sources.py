@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.conformance.points.covering_design import covering_design
-from refgeo.conformance.points.features import Features
-from refgeo.conformance.points.scene import MAX_ENCLOSED_SIZE, Scene, from_arrays, generate
+from refgeo.conformance.points.features import MAX_ENCLOSED_SIZE, Features, enclosed_size
+from refgeo.conformance.points.scene import Scene, from_arrays, generate
 from refgeo.conformance.protocol.precision import PRECISIONS
 from refgeo.geometry.pair import Pair, each
 from refgeo.support.arguments import Array, as_list, integer, number, one_of
@@ -211,10 +211,12 @@ def _first_rows(pairs: Mapping[str, Pair]) -> Iterator[tuple[str, Pair]]:
     takes long.
     """
     for name, block in itertools.islice(pairs.items(), 1):
-        n, m, h = block.sizes
-        first = each(lambda F, rows=2 * h + 1: F.reshape(-1, *F.shape[-2:])[0, :rows], block)
-        if (n + m) * h * h > MAX_ENCLOSED_SIZE and all(np.linalg.cond(F) < _MAX_WELL_CONDITIONED for F in first):
-            yield f"{name}/rows0-{2 * h}", first
+        rows = 2 * block.sizes[2] + 1
+        first = each(lambda F, rows=rows: F.reshape(-1, *F.shape[-2:])[0, :rows], block)
+        if enclosed_size(*block.sizes) > MAX_ENCLOSED_SIZE and all(
+            np.linalg.cond(F) < _MAX_WELL_CONDITIONED for F in first
+        ):
+            yield f"{name}/rows0-{rows - 1}", first
 
 
 def _group_heads(name: str, block: Pair) -> Iterator[tuple[str, Pair]]:

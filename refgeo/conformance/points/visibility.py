@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 
-from refgeo.conformance.points.features import Features
-from refgeo.conformance.points.scene import MAX_ENCLOSED_SIZE, MAX_INTEGRATED_COLUMNS
+from refgeo.conformance.points.features import MAX_ENCLOSED_SIZE, MAX_INTEGRATED_COLUMNS, Features, enclosed_size
 from refgeo.conformance.protocol.operations import JUDGED_VALUES, Value
 from refgeo.conformance.protocol.precision import PRECISIONS
 
@@ -40,7 +39,8 @@ def rounding_error(f: Features, value: Value) -> float:
     >>> [f"{rounding_error(Features(condition_G=x), JUDGED_VALUES['christoffel']):.0e}" for x in (1.0, 100.0, 1e6)]
     ['7e-15', '2e-10', 'inf']
     """
-    if value.order == "exact" and (f.h > MAX_INTEGRATED_COLUMNS or (f.n + f.m) * f.h**2 > MAX_ENCLOSED_SIZE):
+    is_long = f.h > MAX_INTEGRATED_COLUMNS or enclosed_size(f.n, f.m, f.h) > MAX_ENCLOSED_SIZE
+    if value.order == "exact" and is_long:
         return math.inf
     p, precision, kappa = value.loss("inv", 0.0), PRECISIONS["float32" if f.single else "float64"], f.max_condition
     unit = precision.roundoff ** (0.5 if value.name == "retraction" else 1.0) * max(f.n, f.m) ** 0.5
