@@ -28,7 +28,7 @@ class Plan:
     cases : list of str or None
     options : dict
         The values of the options of an update rule.
-    closely : bool
+    tests_contexts : bool
         Whether circumstances and conduct are tested; not for results from files.
     """
 

@@ -1,4 +1,4 @@
-"""The result of a run, and what is said of it. How that is shown is in `refgeo.conformance.render`."""
+"""The result of a run, and what is said of it. How that is shown is in `report_table.py` and `report_html.py`."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Report:
 
     @property
     def wrong(self) -> list[str]:
-        """The wrong operations, as ``check[metric]``."""
+        """The wrong rows, as ``check[metric]``."""
         return list(map(str, self.failures))
 
     def _with(self, *verdicts: Verdict) -> list[Row]:
@@ -270,7 +270,7 @@ class Report:
         for verdict in (Verdict.NOT_JUDGED, Verdict.PARTIAL, Verdict.NOT_PROVIDED):
             facts.append((verdict.value, ", ".join(_names(self._with(verdict), verbose))))
         if self.not_run and (verbose or self.spec != "refgeo.paper"):
-            reason = ": these lines, or a way on from an if, did not run in any call that decides a verdict" * verbose
+            reason = ": these lines, or a branch of an if, did not run in any call that decides a verdict" * verbose
             facts.append(("not run", self.missing + reason))
         if self.where == "this process" and not self.files:
             reason = ", as a new process could not import it by its name" * verbose

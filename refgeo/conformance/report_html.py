@@ -80,7 +80,7 @@ def _lines(lines: Sequence[Line]) -> str:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    """Make a table of the rows that say something, with the verdicts where a narrow page shows them, too."""
+    """Make the table, with check, metric and verdict in the first columns, which a narrow page shows."""
     lines = list(cells_of(rows))
     names = sorted(lines[0][0] if lines else (), key=lambda name: name not in ("check", "metric", "verdict"))
     titles = "".join(f"<th>{name}</th>" for name in names)
@@ -100,7 +100,7 @@ def _measurements_to_plot(row: Row, dtype: str) -> tuple[Evidence, ...]:
 
 
 def _plot(dtype: str, rows: list[Row]) -> str:
-    """Plot digits against the condition number for one value, both metrics, as SVG."""
+    """Plot the measurements of one check, in all metrics, as SVG."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -163,11 +163,11 @@ def _draw_points(axes: Axes, rows: list[Row], height: Callable[[Evidence], float
 
 
 def _draw_shares(axes: Axes, rows: list[Row]) -> None:
-    """Draw the share of the certified maximum that searches find, against the radius."""
+    """Draw the share of the reference value that searches find, against the radius."""
     _draw_points(axes, rows, lambda e: 1.0 - e.relative_error, ms=5.0, alpha=0.6)
     axes.set_xscale("log")
     axes.axhline(1.0, color="0.25", lw=1.2)
-    axes.set(ylim=(-0.05, 1.1), xlabel="radius ρ", ylabel="share of the proved maximum")
+    axes.set(ylim=(-0.05, 1.1), xlabel="radius ρ", ylabel="share of the reference")
     axes.grid(alpha=0.25)
     make_axes(axes)
 

@@ -50,7 +50,7 @@ def cells_of(rows: Sequence[Row]) -> Iterator[tuple[dict[str, str], str]]:
     for row in sorted(rows, key=lambda row: not row.fails):
         if row.is_absent or (row.kind == "contract" and row.verdict is not Verdict.CONTRACT):
             continue
-        is_counted = row.worst_case is not None and row.points > (row.kind == "trajectory")  # one is no number
+        is_counted = row.worst_case is not None and row.points > (row.kind == "trajectory")
         cells = {
             "check": row.check,
             "metric": row.metric,

@@ -140,7 +140,7 @@ class MetricResult:
     rows : list of Row
         The rows of values and laws.
     conduct : dict of list of Evidence
-        The breaches of each rule.
+        The evidence on each rule.
     reached : CoverageData
         The lines of the backend that decisive calls have not reached.
     count : int
@@ -278,13 +278,13 @@ def _report_progress(
 
 @contextmanager
 def _as_referee_errors() -> Iterator[None]:
-    """Return a context in which errors are refgeo's own, because the backend has been called for the last time."""
+    """Return a context in which errors are refgeo's own, as those of the backend come as answers."""
     try:
         yield
     except (ValueError, ArithmeticError, LookupError, TypeError) as error:
         if isinstance(error, BackendError):
             raise
-        message = f"after the run, refgeo itself failed ({type(error).__name__}: {error}); please report it"
+        message = f"refgeo itself failed ({type(error).__name__}: {error}); please report it"
         raise RefereeError(message) from error
 
 

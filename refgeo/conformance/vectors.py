@@ -38,7 +38,6 @@ INPUTS, EXPECTED, FORMAT = tuple(f"inputs.{format}" for format in FORMATS), "exp
 """The files of a folder: one of the inputs, and what may lie beside it."""
 EXPECTED_SCHEMA = f"refgeo-expected/{SPECIFICATION}"
 OPTIONS = ("dtype", "profile", "seed", "relaxation")
-PROFILES = ("quick", "full")
 DTYPES = ("float64", "float32")
 
 
@@ -67,7 +66,7 @@ def write(
         It is made if it does not exist. Former inputs in it are replaced.
     format : "npz" or "json"
     metrics, dtype, profile, seed, relaxation, cases, checkpoint, layout, heads, key_value_heads
-        As for `refgeo.check`.
+        As for `refgeo.check`; only inv and mix, float64 and float32.
     with_results : bool
         Also write ``expected.json``: the enclosure of every value, as decimal numbers, for grading without refgeo.
     progress : callable, optional
@@ -91,7 +90,6 @@ def write(
     40
     """
     one_of("format", format, FORMATS)
-    one_of("profile", profile, PROFILES)
     one_of("dtype", dtype, DTYPES)
     metric_names = [one_of("metrics", metric, PAIR_METRICS) for metric in as_list(metrics)]
     points = Points(profile, dtype, seed, relaxation, None, checkpoint, layout, heads, key_value_heads)
@@ -236,7 +234,7 @@ def _make_expected(blocks: list[Block], progress: Progress) -> NamedArrays:
 
 
 def _units(case: Scene, block: tuple[int, ...], value: Value) -> list[float | None]:
-    """Return, for each part of a result, the error of a single entry that has the test ratio 1; None if undecided.
+    """Return, for each part of a result, the largest entry of an error of test ratio 1; None if undecided.
 
     In inv, a part δ_G of length d has no entry larger than d·√(σ²_max(G) + ε), in mix none larger than d/√(σ²_min(H) +
     ε).

@@ -1,1 +1,1 @@
-"""Find why and where a result is wrong: candidate `causes`, failure `regions`, `formulas` and their `fitting`."""
+"""Find why and where a result is wrong: `causes`, failure `regions`, `formulas`, their `fitting` and `reading`."""

@@ -33,8 +33,8 @@ from refgeo.conformance.judging.evidence import (
     MAX_RATIO,
     Evidence,
     compare,
+    difference,
     error_units,
-    linear_combination,
     relative_to,
 )
 from refgeo.conformance.judging.laws import can_be_judged, evaluate
@@ -45,6 +45,7 @@ from refgeo.conformance.points.scene import Scene
 from refgeo.conformance.points.sources import LazyPoint, points_named
 from refgeo.conformance.protocol.call import Call, Event, NoResult
 from refgeo.conformance.protocol.operations import VALUES, Parts, Value
+from refgeo.conformance.protocol.precision import round_to_dtype
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import PAIR_METRICS, pair_metric
 from refgeo.support.arguments import ENDS, Array
@@ -171,7 +172,7 @@ class FailedCheck:
 
     @cached_property
     def passing(self) -> list[Scene]:
-        """The points at which all evidence is decisive and right."""
+        """The points that have decisive evidence, all of it right."""
         failing = {e.case for e in (*self.summary.inaccurate, *self.summary.missing_results)}
         return points_named(self.points, dict.fromkeys(e.case for e in self.summary.decisive if e.case not in failing))
 
@@ -273,7 +274,7 @@ def _diagnose_samples(failed: FailedCheck, samples: list[Sample]) -> Diagnosis:
 
 
 def _diagnose_region(failed: FailedCheck, samples: list[Sample], simple: Hypothesis | None) -> Diagnosis:
-    """Describe what is wrong in a region: at the failing points in it, and at new points there that vary all other
+    """Describe what is wrong in a region: at the failing points in it, and at new points there that vary other
     features.
     """
     features = [sample.scene.features for sample in samples if sample.scene.features is not None]
@@ -327,10 +328,14 @@ class Sample:
     rounding: float
 
     @property
+    def errors(self) -> Array:
+        """The error of each block, relative to the size of the terms of the result before they cancel."""
+        return relative_to(self.scene.length(difference(self.result, self.right)), self.scene.size(self.value))
+
+    @property
     def error(self) -> float:
-        """Largest error of a block, relative to the size of the terms of the result before they cancel."""
-        length = self.scene.length(linear_combination((1.0, self.result), (-1.0, self.right)))
-        return float(np.max(relative_to(length, self.scene.size(self.value)), initial=0.0))
+        """The largest error of a block."""
+        return float(np.max(self.errors, initial=0.0))
 
     @property
     def tolerance(self) -> float:
@@ -387,9 +392,7 @@ def _samples(value: Value, backend: Backend, scenes: Iterable[Scene]) -> list[Sa
 def _worst_block(sample: Sample) -> Sample:
     """Return the block of a sample with the largest error, as a sample."""
     scene = sample.scene
-    difference = linear_combination((1.0, sample.result), (-1.0, sample.right))
-    errors = relative_to(scene.length(difference), scene.size(sample.value))
-    block = np.unravel_index(np.argmax(errors), scene.shape)
+    block = np.unravel_index(np.argmax(sample.errors), scene.shape)
     if not scene.shape:
         return sample
     result, right = (tuple(part[block] for part in parts) for parts in (sample.result, sample.right))
@@ -483,7 +486,7 @@ def _modify_right_result(value: Value, samples: Sequence[Sample]) -> Iterator[Hy
 
 
 def _powers_of_sizes(samples: Sequence[Sample]) -> Iterator[Hypothesis]:
-    """Yield the hypothesis of a factor such as h^-½ or 1/(nh) times a constant, as if sums were means."""
+    """Yield the hypothesis of a factor such as h^-½ or 1/(nh), as if sums were means."""
     for powers in ((0, 0, -0.5), (0, 0, -1), (0, 0, 0.5), (0, 0, 1), (-1, 0, -1), (0, -1, -1), (-1, 0, 0), (0, -1, 0),
                    (-0.5, 0, -0.5)):  # fmt: skip
 
@@ -549,7 +552,6 @@ def _is_inherited(failed: FailedCheck, faulty: Sequence[str]) -> bool:
 
 def _compose(value: Value, backend: Backend, scene: Scene, faulty: Sequence[str], raises_all: bool) -> Parts:
     """Evaluate the definition of a value in terms of others: the backend's own where they are faulty."""
-    from refgeo.conformance.protocol.precision import round_to_dtype
 
     def own(name: str, *vectors: Pair) -> Pair:
         if name not in faulty:

@@ -21,7 +21,7 @@ from refgeo.conformance.protocol.call import Event, NoResult
 from refgeo.conformance.protocol.operations import Value
 
 _FIRST_DRAW = 50
-"""The first seed of new points, above those of test points."""
+"""The first `Features.draw` of new points, above those of test points."""
 _MAX_BISECTIONS, _TESTED_FACTOR = 40, 4.0
 """Number of bisections of a bound; and the factor by which points around a bound that is not a short number are moved
 away from it. Chosen.
@@ -40,7 +40,7 @@ _VARIATIONS: tuple[Callable[[Features], Features], ...] = (
     lambda f: replace(f, condition_H=20.0), lambda f: replace(f, t=-0.6), lambda f: replace(f, t=1.5),
     lambda f: replace(f, t=-1.5), lambda f: replace(f, size_G=3.0),
 )  # fmt: skip
-"""Changes of all other features, to test a hypothesis at new points."""
+"""Changes of other features, to test a hypothesis at new points."""
 _GENERIC_POINTS = tuple(Features(n=n, m=m, h=h, draw=_FIRST_DRAW) for n, m, h in ((5, 4, 2), (4, 6, 3), (7, 5, 4)))
 """A few points without special levels."""
 
@@ -61,7 +61,7 @@ class Axis:
         A feature of the point or the vectors; the axis exists for calls that this feature affects.
     is_flag : bool
         Whether its only values are 0 and 1.
-    divided : str
+    divisor_of : str
         The name of the number whose exponent of 2 it is; an interval then says by what this number is divisible.
     """
 
@@ -104,7 +104,7 @@ def _with_columns(f: Features, h: float) -> Features:
 
 def _kappa(f: Features) -> float:
     """Return the condition number of the features; 1 if h = 1."""
-    return 1.0 if f.h == 1 else max(f.condition_G, f.condition_H, f.uneven_condition)
+    return 1.0 if f.h == 1 else f.max_condition
 
 
 def _power_of_two(k: int) -> float:
@@ -193,7 +193,7 @@ class RegionSearch:
     judge : callable
         Returns the evidence at a point.
     like : Scene
-        A failing point: new points have its metric, dtype, seed and relaxation.
+        A failing point: new points have its metric, seed and relaxation, and the run's dtype.
     confirmed : list of Features
         The new points that fail inside the last interval.
     """
@@ -235,7 +235,7 @@ class RegionSearch:
         return {self.fails(features) for features in points} - {None} == {False}
 
     def _with_precision(self, features: Features) -> Features:
-        """Return features with the same share of float32 numbers as the failing point."""
+        """Return features in float32 if the failing point has `single`."""
         single = self.like.features is not None and self.like.features.single
         return replace(features, single=1) if single else features
 
@@ -299,7 +299,7 @@ class RegionSearch:
         return _describe(axis, *bounds) if self._is_confirmed(axis, bounds, tested) else ""
 
     def _is_confirmed(self, axis: Axis, bounds: Sequence[Bound | None], tested: Sequence[Features]) -> bool:
-        """Return whether new points, which vary all other features, fail inside the interval and pass outside."""
+        """Return whether new points, which vary other features, fail inside the interval and pass outside."""
         low, high = ((-math.inf, math.inf)[i] if end is None else end.value for i, end in enumerate(bounds))
         self.confirmed.clear()
         least_error = math.inf

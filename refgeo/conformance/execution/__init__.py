@@ -1,1 +1,1 @@
-"""Run somebody's code in its process: `host` calls it, `process` starts it, `drivers` run whole searches."""
+"""Run somebody's code in its process: `host` calls it, `process` starts it, `drivers` run update rules."""

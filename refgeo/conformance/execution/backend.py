@@ -47,8 +47,8 @@ class Backend:
         one that has ended its process three times not at all, for that metric and order; the report names the points
         that were not judged.
     known : dict, optional
-        What another process of the same backend has `described`. It is loaded with the first call then, and if that
-        fails the call does.
+        What another process of the same backend has `described`. It is then loaded with the first call, which
+        fails if loading does.
 
     Attributes
     ----------

@@ -78,7 +78,7 @@ class Coverage:
             ]
             for function, report in file["functions"].items():  # those inside an entered one, too
                 if any(f"{function}.".startswith(f"{outer}.") for outer in entered):
-                    # a function of one line shares it with its module, whose way on no call takes
+                    # a one-line function shares its line with its module, whose branch there no call takes
                     first = report.get("start_line")
                     branches = {
                         (source, target) for source, target in report["missing_branches"]

@@ -1,4 +1,4 @@
-"""Run whole routines in the process of the backend: a search for sharpness, or the steps of an update rule."""
+"""Give searches their loss, and run the steps of update rules, in the process of the backend."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def run_trajectory(
 
 def _steps(
     implementation: Any, function: str, arrays: list[Array], request: TrajectorySpec, convert: Callable[[Any], Any],
-    read: Callable[[Any, tuple[int, ...]], Array], breaches: dict[str, str], run_trajectory: list[Array],
+    read: Callable[[Any, tuple[int, ...]], Array], breaches: dict[str, str], out: list[Array],
 ) -> Iterator[None]:  # fmt: skip
     """Make one step of a trajectory each time the next item is requested."""
     G, H, Y = arrays
@@ -258,7 +258,7 @@ def _steps(
         ]
         if not all(np.isfinite(x).all() for x in numbers):
             break
-        for rows, x in zip(run_trajectory, numbers, strict=True):
+        for rows, x in zip(out, numbers, strict=True):
             rows[k] = x
         if k == request.count:
             break
@@ -296,7 +296,7 @@ def _find_mutations(
 ) -> str:
     """Return the names of the arguments that a step has written to, or given another shape."""
     names = []
-    for name, x, shape, old in zip(("G", "H", "e_G", "e_H"), given, shapes, before, strict=True):
+    for name, x, shape, old in zip(RULE_ARGUMENTS["step"][1:], given, shapes, before, strict=True):
         if np.shape(x) != shape or not np.array_equal(read(x, shape), old, equal_nan=True):
             names.append(name)
     return ", ".join(names)

@@ -267,7 +267,7 @@ class Host:
     implementation : module or object
     functions : sequence of str
         The names of the functions of the protocol.
-    capture : Capture
+    capture : OutputCapture
         Discards its output.
     coverage : Coverage, optional
         Records the lines of its files that are reached.

@@ -41,10 +41,10 @@ def interleave_calls(calls: Sequence[Callable[[], None]], is_foreign: Callable[[
 
     Parameters
     ----------
-    others : sequence of callable
-        The other work; without any, nothing happens.
+    calls : sequence of callable
+        The other calls; without any, nothing happens.
     is_foreign : callable
-        Of the name of a file, whether its lines are nobody's own.
+        Returns, for the name of a file, whether its lines are not the backend's own.
 
     Examples
     --------

@@ -44,7 +44,7 @@ import numpy.typing as npt
 from refgeo.conformance.points.scene import Scene
 from refgeo.conformance.protocol.call import Answer, Event
 from refgeo.conformance.protocol.operations import VALUES, Parts, Value
-from refgeo.conformance.protocol.precision import N_PERTURBATIONS, PRECISIONS
+from refgeo.conformance.protocol.precision import INTEGRATOR_FACTOR, N_PERTURBATIONS, PRECISIONS
 from refgeo.support.arguments import Array
 
 MAX_RATIO = 30.0
@@ -66,9 +66,6 @@ _MAX_TINY_SIZE = 600
 """(n + m)h² of a block up to which its enclosure takes no time to speak of; measured."""
 _MAX_LISTED_BLOCKS = 64
 """Number of blocks in a batch above which one block represents all those that pass by the factorised route."""
-INTEGRATOR_FACTOR = 100.0
-"""How many times as large the unit is for exact geodesics: most are integrated, and no integrator attains roundoff.
-Chosen."""
 
 
 @dataclass(frozen=True)
@@ -265,7 +262,7 @@ def adapt_units(
         exact, *moved = [parts for parts in results if parts is not None] or [()]
         if len(moved) < N_PERTURBATIONS:
             return np.full((2, *scene.shape), np.inf)
-        lengths = [scene.length(linear_combination((1.0, parts), (-1.0, exact))) for parts in moved]
+        lengths = [scene.length(difference(parts, exact)) for parts in moved]
         movement = 0.5 * np.max(lengths, axis=0)  # A unit in the last place is two roundings.
         return np.array([relative_to(length, scene.size(value)) for length in (movement, scene.length(exact))])
 
@@ -365,7 +362,7 @@ def describe_worst_entries(scene: Scene, value: Value, answer: Answer, evidence:
 def to_evidence(
     scene: Scene, units: ErrorUnits, errors: Array, enclosed: npt.NDArray[np.bool_] | None = None, **fields: Any
 ) -> Iterator[Evidence]:
-    """Turn relative errors, one per block, into evidence: infinite ones had no number, for NaN none is known."""
+    """Turn relative errors, one per block, into evidence; infinity: no number returned, NaN: none is known."""
     expected = result_is_expected(scene)
     for block, multiplicity in _select_blocks(errors, units, enclosed):
         error, decisive = float(errors[block]), bool(units.decisive[block])
@@ -437,7 +434,7 @@ def _errors_against_oracle(
     errors, in_doubt, enclosed = np.full(shape, np.inf), np.ones(shape, dtype=bool), np.zeros(shape, dtype=bool)
     reference = scene.reference(value)
     if reference is not None:
-        errors = np.array(relative_to(scene.length(linear_combination((1.0, result), (-1.0, reference))), scale))
+        errors = np.array(relative_to(scene.length(difference(result, reference)), scale))
         is_right = errors <= MAX_RATIO * units.gram - REFERENCE_ERROR * units.attainable
         in_doubt = np.array(~is_right & np.isfinite(errors))  # NaN and infinity are wrong, whatever is right.
         if enclosing == "never":
@@ -452,9 +449,9 @@ def _errors_against_oracle(
         if enclosures is None:
             continue
         for distance, part, enclosure in zip(distances, result, enclosures, strict=True):
-            difference = part[block] - enclosure.mid
+            gap = part[block] - enclosure.mid
             # Only what certainly lies outside of the enclosure counts; NaN stays NaN.
-            distance[block] = np.sign(difference) * np.maximum(np.abs(difference) - enclosure.rad, 0.0)
+            distance[block] = np.sign(gap) * np.maximum(np.abs(gap) - enclosure.rad, 0.0)
         errors[block] = relative_to(scene.length(distances), scale)[block]
         tolerance = REFERENCE_ERROR * units.attainable[block] * (1.0 + error)
         is_confirmed = errors[block] == error or abs(errors[block] - error) <= tolerance
@@ -476,28 +473,12 @@ def relative_to(error: Array, scale: Array) -> Array:
         return np.where(scale > 0.0, error / scale, np.where(error == 0.0, 0.0, largest))
 
 
-def linear_combination(*terms: tuple[Any, Parts]) -> Parts:
-    """Compute Σ cᵢ xᵢ of results, which may contain NaN.
+def difference(x: Parts, y: Parts) -> Parts:
+    """Return x − y, part by part.
 
     Examples
     --------
-    >>> linear_combination((2.0, (np.ones(1), np.ones(2))), (-1.0, (np.ones(1), np.zeros(2))))
-    (array([1.]), array([2., 2.]))
+    >>> difference((np.ones(1), np.ones(2)), (np.ones(1), np.zeros(2)))
+    (array([0.]), array([1., 1.]))
     """
-    count, total = len(terms[0][1]), list[Array]()
-    for c, parts in terms:
-        scaled = [(c if count == 1 else per_block(c)) * part for part in parts]
-        total = [np.asarray(x + y) for x, y in zip(total, scaled, strict=True)] if total else scaled
-    return tuple(total)
-
-
-def per_block(scalar: Any) -> Any:
-    """Shape one number per block so that it multiplies the block's array.
-
-    Examples
-    --------
-    >>> per_block([2.0, 3.0]).shape
-    (2, 1, 1)
-    """
-    scalar = np.asarray(scalar)
-    return scalar[..., None, None] if scalar.ndim else scalar
+    return tuple(a - b for a, b in zip(x, y, strict=True))

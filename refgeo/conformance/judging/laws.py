@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from refgeo.conformance.judging.evidence import (
-    INTEGRATOR_FACTOR,
     Enclosing,
     Evidence,
     compare,
@@ -29,7 +28,7 @@ from refgeo.conformance.points.circumstances import Transformation, perturb
 from refgeo.conformance.points.scene import Scene
 from refgeo.conformance.protocol.call import Answer, Call, Event, NoResult, is_demanding
 from refgeo.conformance.protocol.operations import RETRACTION, Parts, Value
-from refgeo.conformance.protocol.precision import N_PERTURBATIONS, round_to_dtype
+from refgeo.conformance.protocol.precision import INTEGRATOR_FACTOR, N_PERTURBATIONS, round_to_dtype
 from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array
 

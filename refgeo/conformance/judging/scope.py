@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from refgeo.conformance.judging.evidence import Evidence
-from refgeo.conformance.points.covering_design import NARROW, levels_visible_alone, size_levels, visible_levels
+from refgeo.conformance.points.covering_design import NARROW, Level, levels_visible_alone, size_levels, visible_levels
 from refgeo.conformance.points.features import Features
 from refgeo.conformance.protocol.call import Event
 
@@ -29,12 +29,10 @@ Size = tuple[int, int, int, int, float]
 _COMMON = ("met", "circumstances", "special", "visible")
 """Fields of a scope that several scopes can have in common."""
 _KINDS = ("h", "n", "m", "blocks", "κ")
-Level = tuple[str, str]
-"""A kind of size, and the name of an interval of its values."""
 _MAX_CONDITIONS = (2.0, 10.0, 50.0, 200.0, 500.0, 2000.0, 3e4, math.inf)
 _MAX_BLOCKS = (1, 5, 16, 64)
 """The largest values of κ, and of the number of blocks, of each level. The number of blocks has a further level for
-each number above the last; chosen, so that neighbouring levels differ by a factor of about four."""
+each number above the last; chosen, so that most neighbouring levels differ by a factor of two to five."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ class Scope:
 
 
 def _size(evidence: Evidence, has_condition: bool) -> Size:
-    """Return the sizes of the call of an evidence."""
+    """Return the sizes of the call that evidence is about."""
     n, m, h, blocks = evidence.sizes
     return h, n, m, blocks, float(f"{evidence.condition:.2g}") if has_condition else 0.0
 

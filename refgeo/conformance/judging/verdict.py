@@ -41,12 +41,10 @@ class Verdict(Enum):
     NOT_PROVIDED = "not provided"
 
 
-NOT_RIGHT = (Verdict.WRONG, Verdict.INHERITS)
-"""Verdicts on wrong results."""
-FAILING = (*NOT_RIGHT, Verdict.UNDECIDED)
+FAILING = (Verdict.WRONG, Verdict.INHERITS, Verdict.UNDECIDED)
 """Verdicts with which a report fails."""
 FINDINGS = (Verdict.INACCURATE, Verdict.PARTIAL, Verdict.CONTRACT)
-"""Verdicts with which a report passes, unless it is strict (``--strict``)."""
+"""Verdicts with which a report passes, unless it is strict (``--strict``) or a breach is harmful."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class Diagnosis:
     needs_others : bool
         Whether the failure recurs only after calls at other points.
     example : Evidence, optional
-        The wrong result to show, if it is not the first one.
+        The wrong result to show, if it is not the gravest one.
     """
 
     text: str = ""
@@ -97,7 +95,7 @@ class Row:
         The smallest number of correct digits of the decisive points.
     worst_case : Evidence or None
     example : Evidence or None
-        The first failing point, in the order of the design.
+        The gravest evidence, or `worst_case` if nothing fails.
     digits_lost : float
         The largest number of digits that are attainable at a point and that the backend does not return.
     lossy_case : Evidence or None
@@ -195,7 +193,7 @@ class Row:
 
     @property
     def remarks(self) -> Iterator[tuple[str, str]]:
-        """Notes on results that pass with a restriction, each a label and a sentence."""
+        """Notes on a row that does not simply pass, each a label and a sentence."""
         is_unseen_conduct = self.kind == "contract" and self.verdict is Verdict.NOT_JUDGED
         if not is_unseen_conduct and self.verdict not in (Verdict.PASS, Verdict.NOT_PROVIDED):
             yield self.outcome, self.message

@@ -5,7 +5,7 @@ loss of X. This needs no metric, and it is stronger than the equivariance of one
 the wrong matrix are visible at the second step. How a rule changes (G, H) without changing X is a choice of gauge, and
 is not judged.
 
-*The unit of errors.* The rule itself measures the effect of rounding: in a second run of the trajectory, every entry of
+*The unit of errors.* The rule itself measures the effect of rounding: in two further runs, every entry of
 G and H is changed at every step by a random share of 16 roundings. This moves X_k by 16 times the effect of rounding,
 amplified as the rule and the loss amplify it. The unit is this distance divided by 16, plus one rounding of the length
 of the path, times κ² for rules that form and invert Gram matrices. A difference is measured relative to the lengths of
@@ -17,7 +17,7 @@ found by trials, because a rule has a step size of its own. It is also made 64 t
 takes any size for a few steps, because a rule can clip. Elements A of the group are rotations, scalings, and mildly and
 ill-conditioned matrices. A rule that is not invariant under all of them is WRONG. Its author may know that it is
 damped, or computes in float32, and can declare this by the options ``relaxation`` and ``dtype``; the report says what
-these would leave.
+``relaxation`` would leave.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from refgeo.conformance.judging.evidence import (
 from refgeo.conformance.judging.scope import Scope
 from refgeo.conformance.optimisers.update_rule import (
     ELEMENTS,
+    FEW_STEPS,
     ILL_CONDITIONED,
     N_STEPS,
     SCALES,
@@ -53,7 +54,7 @@ from refgeo.conformance.points.covering_design import all_levels, covering_desig
 from refgeo.conformance.points.features import Features
 from refgeo.conformance.points.sources import Points
 from refgeo.conformance.protocol.call import UPDATE_RULES, Event, NoResult
-from refgeo.conformance.protocol.conduct import WHOLE_RUN_RULES
+from refgeo.conformance.protocol.conduct import WHOLE_RUN_RULES, first_line
 from refgeo.support.arguments import Array
 
 REPORTED_STEPS = (1, 2, 5, 10, 25)
@@ -148,8 +149,9 @@ def _compare(rule: Rule, start: Start, comparison: Comparison) -> list[Evidence]
     `subject` is the class of the group element, `condition` the step; an error is relative to the lengths of both
     paths.
     """
-    scale, count = (comparison.scale, 3) if comparison.scale else (comparison.factor * rule.scale(start), N_STEPS)
-    is_expected = not comparison.scale and comparison.factor == 1.0  # of a good loss
+    scale = comparison.scale or comparison.factor * rule.scale(start)
+    count = FEW_STEPS if comparison.scale else N_STEPS
+    is_expected = not comparison.scale and comparison.factor == 1.0  # the size of the loss is a good one
     image, case = rule.at(start, comparison.element), f"{start.name}/{comparison.element}"
     if not is_expected and rule.scale_penalty(start, scale, count) == np.inf:
         return []
@@ -342,8 +344,8 @@ class InvarianceTest:
 
     Attributes
     ----------
-    asked : list of (Features, Trial)
-    told : list of list of Evidence
+    planned : list of (Features, Comparison)
+    results : list of list of Evidence
         The conclusive comparisons, step by step.
     failures : list of Evidence
     """
@@ -386,7 +388,7 @@ def _describe_dependence(rule: Rule, results: Sequence[Sequence[Evidence]]) -> s
         all_evidence += [e for f in possible for e in _compare(rule, rule.start(f), Comparison(element))]
     classes = _invariant_classes(all_evidence)
     after = f", and by {last.relative_error:.2g} after step {last.condition:.0f}" if last is not first else ""
-    differs = f"the products from (G, H) and from (G A⁻¹, H Aᵀ) differ by {first.relative_error:.2g} of both their ways"
+    differs = f"the products from (G, H) and from (G A⁻¹, H Aᵀ) differ by {first.relative_error:.2g} of both paths"
     if first.detail:
         differs, after = "one of the two trajectories is no longer finite", ""
     under = f"only under {' and '.join(classes)}" if classes else "under none of the matrices A that were tried"
@@ -434,7 +436,7 @@ def _suggest_declarations(evidence: Sequence[Evidence], classes: Collection[str]
 
 
 def _repeatability(rule: Rule) -> CheckEvidence:
-    """Return whether trajectories are reproducible, which several laws require; it is tested once."""
+    """Return evidence on whether trajectories are reproducible, which several laws require; it is made once."""
     if rule.repeatability is None:
         rule.repeatability = _check_repeatable(rule)
     return rule.repeatability
@@ -514,11 +516,11 @@ def _check_blocks(rule: Rule) -> CheckEvidence:
             try:
                 evidence += _compare_with_blocks(rule, start, factor * scale)
             except NoResult as failure:
-                detail = f"the optimiser takes no leading dimensions: {str(failure).splitlines()[0]}"
+                detail = f"the optimiser takes no leading dimensions: {first_line(str(failure))}"
                 refused = Evidence(start.name, event=Event.NOT_IMPLEMENTED, detail=detail)
                 return CheckEvidence([Evidence(start.name), refused])
     if not evidence:
-        return _make_evidence(Event.NO_ORACLE, "no block alone is without an error, or moves")
+        return _make_evidence(Event.NO_ORACLE, "no block alone runs without an error and moves")
     if not any(e.is_likely_wrong for e in evidence):
         return CheckEvidence([Evidence(e.case, event=Event.RESULT, sizes=e.sizes) for e in evidence])
     repetition = _repeatability(rule).evidence[0]
@@ -527,7 +529,7 @@ def _check_blocks(rule: Rule) -> CheckEvidence:
     worst = _worst(evidence)
     detail = (
         "the blocks of a batch change each other: in the batch, G Hᵀ differs from that of a block alone by "
-        f"{worst.relative_error:.2g} of both their ways"
+        f"{worst.relative_error:.2g} of both paths"
     )
     return _make_evidence(Event.BROKEN, detail, worst.case)
 
@@ -572,7 +574,7 @@ def _describe_stagnation(rule: Rule, start: Start, scale: float) -> str:
     except NoResult as failure:
         if failure.event is Event.NOT_IMPLEMENTED:
             raise
-        return f"there is no result: {str(failure).splitlines()[0]}"
+        return f"there is no result: {first_line(str(failure))}"
     if trajectory.end is not None:
         return f"G, H or G Hᵀ is not finite after step {trajectory.end}"
     return "" if trajectory.path_length.any() else _STAGNATION

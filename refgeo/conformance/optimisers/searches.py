@@ -5,8 +5,8 @@ case is certified between two bounds (`refgeo.diagonal`), for the exact geodesic
 sharpness. For geodesics of order 1 and 2, the reference is the result of refgeo's own search: a certified bound would
 add nothing, because a value that is the loss at a step within the ball cannot exceed the maximum.
 
-A routine gets the coordinates as blocks of one number (G and H of shape (d, 1, 1)). It also gets factors with two and
-three columns, with the loss ‖X vec(G Hᵀ) − y‖², whose maximum is unknown. It is WRONG if its perturbation is longer
+A routine gets the coordinates as blocks of one number (G and H of shape (d, 1, 1)). It also gets factors with several
+columns, with the loss ‖X vec(G Hᵀ) − y‖², whose maximum is unknown. It is WRONG if its perturbation is longer
 than ρ, is not horizontal or leaves the domain of the geodesics; if the loss at its end differs from the returned value;
 if this value exceeds the bound; or if it is less than one projected gradient step gains, or less than half of what
 refgeo's own search finds. The share of the maximum that it finds, or of that search's result, is reported.
@@ -27,7 +27,7 @@ import numpy as np
 from refgeo import diagonal
 from refgeo.conformance.execution.backend import Backend
 from refgeo.conformance.execution.drivers import Problem
-from refgeo.conformance.judging.evidence import MAX_RATIO, WRONG_COUNT, CheckEvidence, Evidence
+from refgeo.conformance.judging.evidence import MAX_RATIO, NON_FINITE, WRONG_COUNT, CheckEvidence, Evidence
 from refgeo.conformance.points.covering_design import SIZE_LEVELS, instantiate, random_choice
 from refgeo.conformance.points.features import Features
 from refgeo.conformance.points.sampling import rng_of
@@ -270,7 +270,7 @@ def _judge_searches(
         reason = "" if flaw else search.shortfall(0.0 if network.is_diagonal else INACCURATE_SHARE * bound)
         if reason:
             shortfalls.append(Evidence(case, (), rho, np.inf, event=Event.FAILED, detail=reason, sizes=network.sizes))
-        share, calls = search.reached / bound if bound > 0.0 else 1.0, calls + float(answer.parts[3])
+        share, calls = search.reached / bound, calls + float(answer.parts[3])
         event = Event.FAILED if flaw else Event.RESULT
         evidence.append(Evidence(case, (), rho, max(1 - share, 0.0), event=event, detail=flaw, sizes=network.sizes))
         (shares if network.is_diagonal else wide)[case] = share
@@ -289,7 +289,7 @@ def _judge_searches(
         f"on diagonal networks, the search finds {100.0 * median:.4g}% of {target} (median of {len(shares)} searches), "
         f"and at least {100.0 * shares[worst]:.3g}% ({worst})"
         + (f"; on others, at least {100.0 * min(wide.values()):.3g}% of what refgeo's own search finds" if wide else "")
-        + f"; with {calls / len(evidence):.0f} evaluations of the loss per search",
+        + f"; with {calls / (len(shares) + len(wide)):.0f} evaluations of the loss per search",
     )
 
 
@@ -334,7 +334,7 @@ class SearchOutcome:
         """Describe what is wrong with a search; empty if nothing is."""
         network, metric, order, rho, step = self.network, self.metric, self.order, self.rho, self.step
         if not (np.isfinite(self.value) and all(np.isfinite(x).all() for x in step)):
-            return "returned NaN or infinity"
+            return NON_FINITE
         length = _length(metric, network, step)
         roundoff = PRECISIONS[network.dtype].roundoff
         # of a step, and of a difference of points
@@ -409,7 +409,7 @@ def _gradient_gain(metric: str, order: Any, network: SearchProblem, rho: float) 
         step = _tangent_space(metric, network).riemannian_gradient(e)
     length = _length(metric, network, step)
     scale = float(np.linalg.norm(network.X, 2)) ** 2 * float(np.linalg.norm(network.product))
-    if length * float(np.linalg.norm(e.G)) <= 1e-6 * scale * length or rho <= 0.0:
+    if length * float(np.linalg.norm(e.G)) <= 1e-6 * scale * length:
         return 0.0
     end = _end(metric, order, network, step * (rho / length))
     return 0.0 if end is None else network.increase(end)

@@ -30,7 +30,7 @@ SCALES = tuple(4.0**j for j in range(-12, 13))
 """Sizes of the loss that are tried; chosen."""
 _GOOD_LENGTH = 0.4
 """Length of a good trajectory relative to its start; longer ones are unstable for many right rules. Chosen."""
-_FEW_STEPS = 3
+FEW_STEPS = 3
 """Number of steps of a trajectory before another one, or concurrent with it; chosen."""
 
 
@@ -162,7 +162,7 @@ class Rule:
     ----------
     breaches : dict
         The broken rules of conduct, and how.
-    has_walked : bool
+    has_result : bool
         Whether a trajectory has had a result.
     """
 
@@ -215,11 +215,11 @@ class Rule:
 
     def call(self, start: Start, scale: float) -> Call:
         """Make a call of a few steps, for use before another trajectory or concurrently with it."""
-        request = TrajectorySpec(_FEW_STEPS, scale, start.magnitude, options=self.options)
+        request = TrajectorySpec(FEW_STEPS, scale, start.magnitude, options=self.options)
         return Call(self.function, "", self._arrays(start), (vars(request),), action="trajectory")
 
     def scale(self, start: Start) -> float:
-        """Find a size of the loss with which the rule moves X by about its own length and stays well-conditioned."""
+        """Find a size of the loss with which the rule moves X by about 0.4 of its length and stays well-conditioned."""
         if start.name not in self._scales:
             known = next(reversed(self._scales.values()), None)  # a rule's step size is nearly the same everywhere
             near = [scale for scale in SCALES if known is not None and known / 20.0 < scale < known * 20.0]
@@ -249,7 +249,7 @@ class Rule:
         return float(abs(np.log(max(length, 1e-300) / _GOOD_LENGTH)))
 
     def rounding(self, start: Start, trajectory: Trajectory) -> Array:
-        """Return one rounding of the length of the path, as an algorithm with Gram matrices makes it."""
+        """Return one rounding of X_0 and of the path, as an algorithm with Gram matrices makes it."""
         rows = float(np.sqrt(max(start.sizes[:2])))
         size = float(np.linalg.norm(trajectory.products[0])) + trajectory.path_length
         with np.errstate(all="ignore"):

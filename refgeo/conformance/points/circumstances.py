@@ -232,7 +232,7 @@ SIGN_FLIPPED = "with some rows negated, and all numbers times a power of two"
 """The description of a control call that fails: what is wrong is due to its numbers, and not to the circumstance."""
 _MAX_COST, _MAX_CONDITION = 30_000, 700.0
 """The largest `Features.cost`, and the largest κ, of points at which circumstances are tested. The cost is chosen: a
-dozen heads of 64 exceed it. The κ is that of the ill-conditioned levels at which gradients are still decisive."""
+dozen heads of 64 exceed it. The κ is that of the levels (700, 3) and (3, 700), where gradients are decisive."""
 _MAX_THREAD_COST, _MAX_THREAD_BLOCKS = 10_000, 20
 """The largest cost, and number of blocks, of points that are tested in threads, which take turns at every line;
 chosen."""

@@ -129,7 +129,8 @@ def size_levels(features: Features) -> dict[str, str]:
 
     count = math.prod(features.blocks)
     batch = {
-        "none": features.blocks in ((), (1,)), "several": sum(size > 1 for size in features.blocks) > 1, "as many": count in (h, n, m),
+        "none": features.blocks in ((), (1,)), "several": sum(size > 1 for size in features.blocks) > 1,
+        "as many": count in (h, n, m),
         "one": count <= 5, "a dozen": count <= 16, "dozens": count <= 64, "": True,
     }  # fmt: skip
     is_even = features.condition_G == features.condition_H and features.uneven_condition == 1.0
@@ -268,7 +269,7 @@ def infeasible_pairs(profile: str) -> list[tuple[Level, Level]]:
 
 
 def _pairwise_covering_array(rng: np.random.Generator) -> Iterator[Features]:
-    """Return points that contain every feasible pair of size levels."""
+    """Yield points that contain every feasible pair of size levels."""
     combinations, costs, pairs, every_pair = _feasible_combinations()
     uncovered = np.ones(len(every_pair), dtype=bool)
     weights = (1.0 + 0.3 * rng.random(len(combinations))) / (1.0 + costs / _COST_SCALE)
@@ -333,7 +334,7 @@ def _alone(level: Level) -> Features:
 
 
 def _all_goals(is_full: bool) -> Goals:
-    """Return the coverage goals that can be met, those that few points meet first: of wide ones, of exact geodesics."""
+    """Return the coverage goals that can be met, the hardest first: of wide heads, then of exact geodesics."""
     groups = [(kind, _group(kind, name, is_full)) for kind in ("h", "blocks") for name in SIZE_LEVELS[kind]]
     goals: Goals = {}
     for kind in sorted(SPECIAL_LEVELS, key=lambda kind: -len(SPECIAL_LEVELS[kind])):
@@ -414,7 +415,7 @@ def covering_design(profile: str, seed: int = 0) -> tuple[Features, ...]:
 
     They contain a pairwise covering array of the sizes (three for the full profile), whose points get special levels as
     far as these hide no fault in the sizes, and further points for special levels: each of these meets the first unmet
-    goal, and is of a few random ones that do the one that meets most others for its cost. A goal for which no point can
+    goal, and is the one of a few such random points that meets most others for its cost. A goal for which no point can
     be drawn is dropped.
     """
     rng, is_full = np.random.default_rng([seed, len(profile)]), profile == "full"

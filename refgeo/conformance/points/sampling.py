@@ -65,9 +65,9 @@ def _factor(f: Features, rng: np.random.Generator, rows: int, condition: float) 
         share, condition = np.linspace(0.0, 1.0, math.prod(f.blocks)).reshape(*f.blocks, 1), f.uneven_condition
     each = 1 if f.gap == Features.gap else 2  # so many singular values are equal, or nearly so
     steps = np.repeat(np.linspace(0.0, 1.0, -(-f.h // each)), each)[: f.h]
-    length_ratio = condition ** (-share * steps)
+    sizes = condition ** (-share * steps)
     # Singular values that coincide would make every basis of the whole space as good as any other and hide mistakes.
-    values = length_ratio * (1.0 + f.gap * rng.standard_normal((*f.blocks, f.h)))
+    values = sizes * (1.0 + f.gap * rng.standard_normal((*f.blocks, f.h)))
     return np.asarray((left * values[..., None, :]) @ right.mT)
 
 
@@ -76,7 +76,7 @@ def draw_vectors(space: PairTangentSpace, f: Features, rng: np.random.Generator,
     point, h = space.point, space.point.sizes[2]
     a, b = (_scale_to_curvature(space, like(point, rng)) for _ in range(2))
     e = Pair(*(rng.standard_normal(factor.shape) / typical_size(factor) for factor in point))
-    # of the Hessian: a horizontal vector of b, as the projection of a is a value that is asked for
+    # the Hessian's vector is made of b: made of a, it would be a projection that is judged, too
     loss = InvariantLoss(point, rng, 0.0 if f.length == 0.0 or f.ratio == math.inf else f.slope)
     h_v = horizontal_like(space, b, rng)
 
@@ -123,7 +123,7 @@ def draw_vectors(space: PairTangentSpace, f: Features, rng: np.random.Generator,
 
 
 def _one_sided_vector(point: Pair, v: Pair, part: float) -> Pair:
-    """Return a horizontal vector of which one part is zero, orthogonal to the columns of the other factor, if it has
+    """Return a horizontal vector with one part zero and the other orthogonal to its factor's columns, if it has
     enough rows.
     """
     i = {0.0: 1, math.inf: 0}.get(part)

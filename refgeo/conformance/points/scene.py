@@ -125,7 +125,7 @@ class Scene:
 
     # What is asked there
 
-    def call(self, value: Value, vectors: Iterable[Pair] | None = None, t: float | None = None, **options: Any) -> Call:
+    def call(self, value: Value, vectors: Iterable[Pair] | None = None, t: float | None = None) -> Call:
         """Make the call for a value; a vector that is given twice is the same array twice."""
         operation = value.operation
         pairs = [self.point, *(self.inputs(operation) if vectors is None else vectors)]
@@ -134,11 +134,10 @@ class Scene:
         for factor in factors:
             if id(factor) not in converted:
                 converted[id(factor)] = factor.astype(precision.carrier)
-        baseline = Call(
+        return Call(
             operation.name, self.metric, [converted[id(factor)] for factor in factors],
             value.extra(self.time(value) if t is None else t), operation.shapes(self.point), precision.dtypes,
         )  # fmt: skip
-        return replace(baseline, **options) if options else baseline
 
     # What is right there
 
@@ -204,13 +203,10 @@ class Scene:
         h = self.point.sizes[2]
         if self._speed == 0.0 or self.is_closed:
             return 8.0 / self._speed if self._speed else math.inf
-        if (
-            self.space.metric.s not in (0.0, 1.0)
-            or self.enclosed_size > MAX_ENCLOSED_SIZE
-            or h > MAX_INTEGRATED_COLUMNS
-        ):
+        is_long = self.enclosed_size > MAX_ENCLOSED_SIZE or h > MAX_INTEGRATED_COLUMNS
+        if is_long or self.space.metric.s not in (0.0, 1.0):
             return 0.0
-        # an integration takes about 20 bend steps, each of h²/400 s; beyond the limit of bend, its boxes grow too fast
+        # of bend = κ·t·speed, it takes about 20 bend steps of h²/400 s; beyond 3.5 − h/4, its boxes grow too fast
         kappa, blocks = float(np.max(self.condition, initial=1.0)), math.prod(self.shape)
         usual = min(1.0, (3.5 - h / 4) / kappa, (24.0 if self.is_generic else 12.0) / (blocks * h * h * kappa))
         if usual >= abs(self.t) * self._speed or self.features is None:
@@ -279,30 +275,29 @@ class Scene:
                 of_vectors = max(of_vectors, float(np.max(np.abs(ratios[np.isfinite(ratios)]), initial=0.0)))
         return of_point, 4.0 * max(0.0, of_vectors - 12.0) + 4.0 * float(np.log(max(abs(self.t), 1.0)))
 
-    def length(self, parts: Parts, space: PairTangentSpace | None = None) -> Array:
+    def length(self, parts: Parts) -> Array:
         """Return the length of a vector in the metric, or the absolute value of a number; infinite unless finite."""
-        space = self.space if space is None else space
         if len(parts) == 1:
             return np.where(np.isfinite(parts[0]), np.abs(parts[0]), np.inf)
         finite = np.ones(self.shape, dtype=bool)
         for part in parts:
             finite &= np.isfinite(part).reshape(*self.shape, -1).all(axis=-1)
-        lengths = space.norm(Pair.unchecked(*(np.where(np.isfinite(part), part, 0.0) for part in parts)))
+        lengths = self.space.norm(Pair.unchecked(*(np.where(np.isfinite(part), part, 0.0) for part in parts)))
         return np.where(finite & np.isfinite(lengths), lengths, np.inf)
 
     # Other scenes
 
-    def map_factors(self, change: Callable[[Array], Array], name: str | None = None) -> Scene:
+    def map_factors(self, change: Callable[[Array], Array]) -> Scene:
         """Apply a function to all factors of the point and of the vectors."""
         mapped: dict[int, Pair] = {}
         for pair in (self.point, *self.vectors.values()):
             mapped.setdefault(id(pair), Pair(*map(change, pair)))
         vectors = {key: mapped[id(pair)] for key, pair in self.vectors.items()}
         space = self.space.metric.at(mapped[id(self.point)])
-        return replace(self, space=space, vectors=vectors, name=self.name if name is None else name)
+        return replace(self, space=space, vectors=vectors)
 
     def with_features(self, features: Features) -> Scene:
-        """Generate a point with these features, in the metric and precision of this point."""
+        """Generate a point with these features, in this point's metric and the run's precision."""
         dtype = "float64" if self.features is not None and self.features.single else self.dtype
         return generate(features, self.metric, dtype, self.seed, self.relaxation)
 
@@ -397,7 +392,7 @@ def from_arrays(
 ) -> Scene:
     """Make a point of named arrays: ``G``, ``H`` and any of `ARRAY_NAMES`; missing vectors are drawn at random.
 
-    An entry ``metric`` restricts the point to this metric.
+    An entry ``metric`` is ignored.
 
     Raises
     ------

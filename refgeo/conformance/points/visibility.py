@@ -10,12 +10,10 @@ import math
 
 from refgeo.conformance.points.features import MAX_ENCLOSED_SIZE, MAX_INTEGRATED_COLUMNS, Features, enclosed_size
 from refgeo.conformance.protocol.operations import JUDGED_VALUES, Value
-from refgeo.conformance.protocol.precision import PRECISIONS
+from refgeo.conformance.protocol.precision import INTEGRATOR_FACTOR, PRECISIONS
 
 _MIN_PART = 1e3
 """The part of a value, in rounding errors, from which on a fault of a tenth of it is WRONG: it has a ratio of 100."""
-_INTEGRATOR_FACTOR = 100.0
-"""How many times as large the unit of an error is for exact geodesics, as in `evidence.py`."""
 _INTEGRATOR_ORDER = 9
 """Power of the length of a geodesic to which the error of a usual integrator, DOP853, is proportional."""
 _CLEARLY_DECISIVE = 0.1
@@ -26,7 +24,7 @@ DETERMINING_FIELDS = frozenset((
     "alike", "balance", "identity", "length", "ratio", "part", "radial", "speed", "t", "vertical", "slope", "cosine",
     "sparse", "empty_rows",
 ))  # fmt: skip
-"""The fields on which `determined_part` depends."""
+"""Fields, besides sizes, κ and `turn`, that `determined_part` uses."""
 
 
 def rounding_error(f: Features, value: Value) -> float:
@@ -44,7 +42,7 @@ def rounding_error(f: Features, value: Value) -> float:
         return math.inf
     p, precision, kappa = value.loss("inv", 0.0), PRECISIONS["float32" if f.single else "float64"], f.max_condition
     unit = precision.roundoff ** (0.5 if value.name == "retraction" else 1.0) * max(f.n, f.m) ** 0.5
-    unit *= _INTEGRATOR_FACTOR if value.order == "exact" else 1.0
+    unit *= INTEGRATOR_FACTOR if value.order == "exact" else 1.0
     unit *= _ratio_of_lengths(f.ratio) if len(value.operation.sources) == 2 and f.ratio not in (0.0, math.inf) else 1.0
     cofactors = kappa ** min(2.0 * p, 4.0)
     is_decisive = unit * max(cofactors, kappa ** (1.5 * p)) <= _CLEARLY_DECISIVE
@@ -95,7 +93,7 @@ def determined_part(f: Features, value: Value) -> float:
     ):
         share = f.slope
     elif value.name == "christoffel" and f.radial == 1.0:
-        share = 0.1 * slowness  # of θ, most terms cancel
+        share = 0.1 * slowness**2  # of θ, most terms cancel
     elif value.name == "inner_product" and f.cosine is not None:
         share = abs(f.cosine)
     return share / _ratio_of_lengths(f.part)

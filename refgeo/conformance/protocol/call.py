@@ -153,7 +153,7 @@ _DEMANDING = 100_000
 
 
 def is_demanding(call: Call) -> bool:
-    """Return whether a right implementation may run out of time or memory, with dense matrices of n² or h⁴ numbers."""
+    """Return whether a right implementation may run out of time or memory, with matrices of n² or nh³ numbers."""
     return demand_of(call) > _DEMANDING
 
 

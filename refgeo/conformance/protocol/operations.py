@@ -154,7 +154,7 @@ FUNCTIONS = (*OPERATIONS, ROUTINE, *UPDATE_RULES)
 
 
 def arguments_of(function: str, is_plain: bool = False) -> tuple[str, ...]:
-    """Return the arguments of a function of the protocol; those of a single function that is a search if `is_plain`.
+    """Return the arguments of a function of the protocol; if `is_plain`, those of a search that is a lone function.
 
     Examples
     --------

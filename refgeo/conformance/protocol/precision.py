@@ -11,6 +11,9 @@ from refgeo.support.arguments import Array
 
 N_PERTURBATIONS = 3
 """The number of ways in which inputs are changed by a rounding; chosen."""
+INTEGRATOR_FACTOR = 100.0
+"""How many times as large the unit of an error is for exact geodesics, most of which are integrated, and for some laws
+of retractions: no integrator attains roundoff. Chosen."""
 
 
 @dataclass(frozen=True)
