@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.conformance.diagnosis.causes import NO_FORMULA, diagnose_result
+from refgeo.conformance.diagnosis.causes import NO_FORMULA_FROM_ONE, diagnose_result
 from refgeo.conformance.execution.backend import TIMEOUT, Backend
 from refgeo.conformance.judging.checks import (
     CHECKS,
@@ -327,7 +327,7 @@ explains only 1.1e-14 (float64, κ = 1)...
         f"{where}, but rounding explains only {MAX_RATIO * worst.gram:.2g} ({dtype}, "
         f"κ = {worst.condition:.2g})\nexpected: {value.statement_of(metric)}\n"
         + "".join(f"{line}\n" for line in read)
-        + f"diagnosis: {bounds.text or (NO_FORMULA if not read else 'see the formula')}\n"
+        + f"diagnosis: {bounds.text or ('see the formula' if read else NO_FORMULA_FROM_ONE)}\n"
         + worst.detail
     )
 

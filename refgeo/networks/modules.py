@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from refgeo.geometry.blocks import names_of
 
@@ -24,7 +23,7 @@ def torch_value_and_grad(
     network: Network,
     loss: Callable[..., Any],
     frozen: Iterable[str] = (),
-    dtype: npt.DTypeLike = np.float32,
+    dtype: Any = np.float32,
     device: str = "cpu",
 ) -> Callable[..., tuple[float, Mapping[str, Any]]]:
     """Return a loss of a PyTorch module as a function of the blocks of a `refgeo.networks.Network`.
@@ -42,7 +41,7 @@ def torch_value_and_grad(
     frozen : iterable of str
         Blocks that are arrays and do not move, with wildcards: they stay as the module has them, and have no gradient.
     dtype : dtype
-        Of the module and its parameters.
+        Of the module and its parameters, of NumPy or PyTorch.
     device : str
         Where it runs: ``"cpu"``, ``"cuda"``, ``"cuda:0"``, ``"mps"``, ...
 
@@ -73,7 +72,8 @@ def torch_value_and_grad(
     _refuse_strange(network.shapes.keys() - fixed - parameters)
     _refuse_tied(module, network)
     _refuse_other_buffers(module, network)
-    precision = _precision(dtype)
+    dtype = _dtype_name(dtype)
+    precision = getattr(torch, dtype)
     _refuse_device(device)
     one_at_a_time = threading.Lock()  # to see whether a loss uses the module's own parameters, these are changed
 
@@ -308,17 +308,15 @@ def _refuse_other_buffers(module: Any, network: Network) -> None:
         )
 
 
-def _precision(dtype: npt.DTypeLike) -> Any:
-    """Return the floating-point type of PyTorch."""
-    import torch
-
+def _dtype_name(dtype: Any) -> str:
+    """Return the name of a floating-point type of NumPy or PyTorch, or raise an error."""
     try:
-        name = np.dtype(dtype).newbyteorder("=").name
+        name: str = np.dtype(dtype).newbyteorder("=").name
     except TypeError:
-        name = str(dtype)
+        name = str(dtype).removeprefix("torch.")
     if name not in _PRECISIONS:
         raise ValueError(f"dtype: expected one of {', '.join(_PRECISIONS)}, got {dtype!r}")
-    return getattr(torch, name)
+    return name
 
 
 _PRECISIONS = ("float64", "float32", "float16")

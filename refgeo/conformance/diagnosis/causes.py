@@ -51,6 +51,7 @@ from refgeo.geometry.pair_metrics import PAIR_METRICS, pair_metric
 from refgeo.support.arguments import ENDS, Array
 
 NO_FORMULA = "not found: no formula gives these numbers"
+NO_FORMULA_FROM_ONE = "not found from one result; refgeo check reads the formula at many points"
 INCONCLUSIVE = (NoResult, ValueError, ArithmeticError)
 """Raised where a hypothesis cannot be tested: the backend returns nothing, or a formula has no value at a point."""
 _MAX_POINTS = 4

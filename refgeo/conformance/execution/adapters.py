@@ -40,12 +40,22 @@ def unbatched(function: Callable[..., Any], stack: Callable[[list[Any]], Any] = 
     -------
     callable
 
+    Raises
+    ------
+    TypeError
+        It is no function, but an object with functions.
+
     Examples
     --------
     >>> double = unbatched(lambda metric, G, H: (2 * G, 2 * H))
     >>> double("inv", np.ones((3, 2, 1)), np.ones((3, 4, 1)))[1].shape
     (3, 4, 1)
     """
+    if not callable(function):
+        raise TypeError(
+            f"function: expected one function of a backend, got {type(function).__name__}; wrap each of its functions, "
+            "such as christoffel = unbatched(mine.christoffel)"
+        )
 
     def call_blocks(metric: str, G: Any, *rest: Any) -> Any:
         leading = tuple(G.shape[:-2])

@@ -270,7 +270,8 @@ def _judge_searches(
         reason = "" if flaw else search.shortfall(0.0 if network.is_diagonal else INACCURATE_SHARE * bound)
         if reason:
             shortfalls.append(Evidence(case, (), rho, np.inf, event=Event.FAILED, detail=reason, sizes=network.sizes))
-        share, calls = search.reached / bound, calls + float(answer.parts[3])
+        share = 0.0 if np.isnan(search.reached) else search.reached / bound
+        calls += float(answer.parts[3])
         event = Event.FAILED if flaw else Event.RESULT
         evidence.append(Evidence(case, (), rho, max(1 - share, 0.0), event=event, detail=flaw, sizes=network.sizes))
         (shares if network.is_diagonal else wide)[case] = share

@@ -34,6 +34,11 @@ def test_unbatched_gives_leading_dimensions_back():
     assert all(row.verdict.value == "pass" for row in single_precision.judged)
 
 
+def test_unbatched_refuses_an_object_with_functions():
+    with pytest.raises(TypeError, match=r"christoffel = unbatched\(mine\.christoffel\)"):
+        rg.adapters.unbatched(SimpleNamespace(christoffel=paper.christoffel))
+
+
 def sgd(damping):
     """An optimiser of LoRA as released ones are, in a few lines."""
 

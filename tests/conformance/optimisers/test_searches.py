@@ -176,6 +176,11 @@ def test_a_routine_that_finds_nothing_is_wrong():
     assert "one projected gradient step by" in rows[0].message
 
 
+def test_a_search_that_returns_nan_finds_nothing():
+    report = judged(lambda metric, problem, G, H, rho, order: (0.0, (np.nan * G, 0.0 * H)))
+    assert all("nan%" not in row.message and "returned NaN" in row.message for row in searches_of(report))
+
+
 def test_a_routine_that_finds_less_than_a_half_is_inaccurate(monkeypatch):
     """At a minimum of the loss, where no gradient step gains anything, half a radius along one coordinate."""
     every = searches.make_problems
