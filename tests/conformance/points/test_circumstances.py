@@ -14,6 +14,8 @@ import refgeo as rg
 from refgeo import paper
 from refgeo.conformance.judging.scope import Scope
 from refgeo.conformance.judging.verdict import Verdict
+from refgeo.conformance.points.circumstances import CIRCUMSTANCES, assign_circumstances
+from refgeo.conformance.points.covering_design import covering_design
 
 SEEDS = (0, 1, 2)
 
@@ -63,6 +65,16 @@ def test_heads_side_by_side_are_a_layout(seed):
     row, _ = row_of("riemannian_gradient", seed, riemannian_gradient=lambda m, *a: right(m, *map(gathered, a)))
     assert row.verdict is Verdict.WRONG
     assert "of heads side by side" in row.diagnosis
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_layout_is_tested_with_several_leading_dimensions(seed):
+    points = covering_design("quick", seed)
+    assigned = zip(points, assign_circumstances(points), strict=True)
+    nested = itertools.chain(*(tested for f, tested in assigned if sum(size > 1 for size in f.blocks) > 1))
+    missing = {c.name for c in CIRCUMSTANCES if c.kind == "layout"} - {c.name for c in nested}
+    assert missing <= {"overlapping", "expanded"}, "these are for points that share arrays"
 
 
 @pytest.mark.slow
