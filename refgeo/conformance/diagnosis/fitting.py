@@ -244,7 +244,11 @@ def _fit_with_epsilon(reader: _Fitter, results: Sequence[Array], tiers: Sequence
     To first order, ε adds a term with T⁻¹T⁻¹ to T⁻¹, and a term with I to T.
     """
     for tier in tiers:
-        shifted = [term.with_epsilon() for term in tier if len(term.matrices) == 1 and term.matrices[0] in GRAMS]
+        plain = [term for term in tier if len(term.matrices) == 1 and term.matrices[0] in GRAMS]
+        fit = _fit_exactly(reader, results, plain, 0.0) if plain else None
+        if fit is not None:  # so an ε would not be seen
+            return fit, 0.0
+        shifted = [term.with_epsilon() for term in plain]
         epsilon = _find_epsilon(reader.samples[0], results[0], shifted) if shifted else 0.0
         fit = _fit_exactly(reader, results, shifted, epsilon) if epsilon else None
         if fit is not None:
