@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.conformance import report_html, report_table
+from refgeo.conformance import report_table
 from refgeo.conformance.execution.backend import TIMEOUT
 from refgeo.conformance.judging.scope import Scope, count_noun
 from refgeo.conformance.judging.verdict import FINDINGS, WHOLE_RUN_KINDS, Row, Verdict
@@ -317,6 +317,8 @@ class Report:
 
     def to_html(self) -> str:
         """Return the report as one self-contained page with plots; this needs the extra ``html`` (matplotlib)."""
+        from refgeo.conformance import report_html
+
         return report_html.to_html(list(self.head(verbose=True)), self.rows, self.foot(verbose=True), self.dtype)
 
     def print(self, file: Any = None, verbose: bool = False) -> None:
