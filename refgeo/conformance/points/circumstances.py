@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from refgeo.conformance.execution.memory_layout import LAYOUTS
-from refgeo.conformance.points.covering_design import NARROW, all_levels, distribute
+from refgeo.conformance.points.covering_design import NARROW, all_levels, distribute, size_levels
 from refgeo.conformance.points.features import Features
 from refgeo.conformance.points.scene import N_SIZES, Scene
 from refgeo.conformance.points.visibility import is_sensitive
@@ -285,8 +285,9 @@ def assign_circumstances(points: Sequence[Features]) -> list[list[Circumstance]]
             shaped = [
                 i for i in sensitive if (points[i].h > NARROW, math.prod(points[i].blocks) > 1) == (is_wide, is_batch)
             ]
-            nested = [i for i in shaped if circumstance.kind == "layout" and sum(x > 1 for x in points[i].blocks) > 1]
-            shaped = sorted(nested, key=lambda i: points[i].cost)[:_MAX_NESTED] or shaped
+            if circumstance.kind == "layout":
+                nested = [i for i in shaped if size_levels(points[i])["blocks"] == "several"]
+                shaped = sorted(nested, key=lambda i: points[i].cost)[:_MAX_NESTED] or shaped
             small = [i for i in shaped if not points[i].is_large and (is_wide or points[i].cost <= _MAX_NARROW_COST)]
             items.append((circumstance, small or shaped or sensitive or testable))
     assigned = distribute([sorted(all_levels(features)) for features in points], items)
