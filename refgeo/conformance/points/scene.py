@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from refgeo.conformance.points.features import MAX_ENCLOSED_SIZE, MAX_INTEGRATED_COLUMNS, Features, enclosed_size
 from refgeo.conformance.points.sampling import draw_factors, draw_vectors, rng_of
+from refgeo.conformance.points.visibility import exact_path
 from refgeo.conformance.protocol.call import Call
 from refgeo.conformance.protocol.operations import COVECTORS, VECTORS, Operation, Parts, Value
 from refgeo.conformance.protocol.precision import PRECISIONS, Precision, round_to_dtype
@@ -214,11 +215,17 @@ class Scene:
         return min(usual, _MAX_EFFORT / (blocks * h * h * kappa)) / self._speed
 
     def time(self, value: Value) -> float:
-        """Return the time of a value; an exact geodesic of a generated point is shortened so that its enclosure takes a
-        short time.
+        """Return the time of a value; that of an exact geodesic of a generated point may differ from the point's own.
+
+        A geodesic in closed form is lengthened to `exact_path`, so that errors of integrators are seen; another one is
+        shortened if its enclosure would take long.
         """
-        is_long = value.order == "exact" and self.features is not None and 0.0 < self._max_time < abs(self.t)
-        return math.copysign(self._max_time, self.t) if is_long and not self.is_closed else self.t
+        if value.order != "exact" or self.features is None or not 0.0 < self._speed < math.inf:
+            return self.t
+        if not self.is_closed:
+            return math.copysign(min(self._max_time, abs(self.t)), self.t)
+        path = exact_path(self.features) if self.metric == "inv" else 0.0  # in mix, the manifold ends
+        return math.copysign(max(path / self._speed, abs(self.t)), self.t)
 
     def can_be_enclosed(self, value: Value) -> bool:
         """Return whether the enclosure of a value takes a short time."""

@@ -14,8 +14,12 @@ from refgeo.conformance.protocol.precision import INTEGRATOR_FACTOR, PRECISIONS
 
 _MIN_PART = 1e3
 """The part of a value, in rounding errors, from which on a fault of a tenth of it is WRONG: it has a ratio of 100."""
-_INTEGRATOR_ORDER = 9
-"""Power of the length of a geodesic to which the error of a usual integrator, DOP853, is proportional."""
+_INTEGRATOR_ERROR, _INTEGRATOR_ORDER = 1e-11, 9
+"""Ten times the relative error of DOP853, with an absolute tolerance of 1e-12 at factors of 1e-5 or less, along an
+exact geodesic of length 1, and the power of the length to which it is proportional; measured."""
+_EXACT_PATH, _MAX_EXACT_BEND = 2.0, 6.0
+"""Length of an exact geodesic, relative to the factors, along which this error is far above rounding, and the largest
+κ times a length up to which enclosures stay narrow; measured."""
 _CLEARLY_DECISIVE = 0.1
 """Rounding error of a bad algorithm up to which a point is decisive although its κ is random; chosen, below 1."""
 _MAX_CHANCE = 1e-3
@@ -48,6 +52,20 @@ def rounding_error(f: Features, value: Value) -> float:
     is_decisive = unit * max(cofactors, kappa ** (1.5 * p)) <= _CLEARLY_DECISIVE
     is_in_range = not f.single or f.is_in_range("float64", precision.largest, max(2.0 + p, 2.0 * p))
     return unit * max(kappa**p, cofactors / 1e3) if is_decisive and is_in_range else math.inf
+
+
+def exact_path(f: Features) -> float:
+    """Return the length, relative to the factors, to which exact geodesics in closed form are lengthened; 0: not.
+
+    Times and lengths that are special levels stay as they are.
+
+    Examples
+    --------
+    >>> exact_path(Features()), exact_path(Features(t=2.5))
+    (2.0, 0.0)
+    """
+    is_usual = (f.t, f.speed, f.length) == (Features.t, Features.speed, Features.length)
+    return min(_EXACT_PATH, _MAX_EXACT_BEND / f.max_condition) if is_usual else 0.0
 
 
 def is_fault_visible(f: Features, value: Value, error: float | None = None) -> bool:
@@ -83,8 +101,11 @@ def determined_part(f: Features, value: Value) -> float:
     share, slowness = 1.0, 3.0 / max(f.max_condition, 3.0)  # vectors are the shorter, the more strongly Γ grows with κ
     if value.operation.name == "geodesic":
         step = (1.0 if f.radial == 1.0 else 0.25) * f.length * (abs(f.t) if abs(f.t) <= 4.0 else 1.0)
-        order = value.order if isinstance(value.order, int) else _INTEGRATOR_ORDER
-        share = slowness * min(step if f.speed is None else f.speed, 1.0) ** order
+        path = step if f.speed is None else f.speed
+        if isinstance(value.order, int):
+            share = slowness * min(path, 1.0) ** value.order
+        else:
+            share = _INTEGRATOR_ERROR * min(max(path, exact_path(f)), _EXACT_PATH) ** _INTEGRATOR_ORDER
     elif value.name == "horizontal_projection":
         is_horizontal = f.radial == 1.0 or (f.turn < 1.0 and f.empty_rows >= f.h)
         share = 0.0 if is_horizontal else 1.0 if f.vertical is None else f.vertical
