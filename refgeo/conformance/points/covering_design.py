@@ -15,7 +15,6 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache, lru_cache, partial
 from operator import itemgetter
 from typing import Any
@@ -169,15 +168,22 @@ def visible_levels(features: Features) -> dict[str, set[Level]]:
     levels = _find_special_levels(features)
     errors = [(value, rounding_error(features, value)) for value in VALUES.values()] if levels else []
     revealing = [(value, error) for value, error in errors if is_fault_visible(features, value, error)]
-    for kind, name in levels:
-        overrides = SPECIAL_LEVELS[kind][name]
-        default = {field: getattr(Features, field) for field in DETERMINING_FIELDS.intersection(overrides)}
-        without = replace(features, **default) if default else features
+    for level in levels:
+        default, concerned = _default_of(level)
+        without = features.with_fields(default) if default else features
         for value, error in errors if default else revealing:
-            is_concerned = any(affects(field, value.operation) for field in overrides)
-            if is_concerned and (not default or is_fault_visible(without, value, error)):
-                visible[value.name].add((kind, name))
+            if value.name in concerned and (not default or is_fault_visible(without, value, error)):
+                visible[value.name].add(level)
     return visible
+
+
+@cache
+def _default_of(level: Level) -> tuple[Overrides, set[str]]:
+    """Return the defaults of a special level's fields that determine values, and the values whose inputs it affects."""
+    overrides = SPECIAL_LEVELS[level[0]][level[1]]
+    default = {field: getattr(Features, field) for field in DETERMINING_FIELDS.intersection(overrides)}
+    is_concerned = {v.name: any(affects(field, v.operation) for field in overrides) for v in VALUES.values()}
+    return default, {name for name, concerned in is_concerned.items() if concerned}
 
 
 _MAX_SIMPLE_COST = 200
@@ -188,7 +194,7 @@ _COST_SCALE = 4_000
 """Cost at which a point must cover twice as much to be preferred to a point without cost."""
 
 
-_MAX_DRAWS, _MAX_CANDIDATES = 12, 4
+_MAX_DRAWS, _MAX_CANDIDATES = 16, 6
 """Number of attempts to draw a point; and of successful ones among which the best is taken."""
 
 
@@ -261,7 +267,7 @@ def infeasible_pairs(profile: str) -> list[tuple[Level, Level]]:
     """
     kinds = itertools.combinations(SIZE_LEVELS, 2)
     pairs = (((a, x), (b, y)) for a, b in kinds for x in SIZE_LEVELS[a] for y in SIZE_LEVELS[b])
-    large = (size_levels(replace(Features(), **level)).items() for level in SPECIAL_LEVELS["large"].values())
+    large = (size_levels(Features(**level)).items() for level in SPECIAL_LEVELS["large"].values())
     covered = {*_feasible_combinations()[3]}
     covered |= {frozenset(pair) for levels in large for pair in itertools.combinations(levels, 2)}
     widths = [] if profile == "full" else [name for name in SIZE_LEVELS["h"] if not _group("h", name, is_full=False)]
@@ -404,7 +410,7 @@ def _reveals_sizes(point: Features, base: Features) -> bool:
 def _apply(sizes: Features, levels: set[Level]) -> Features | None:
     """Apply special levels to a point with nothing special; None if they contradict each other, or cost too much."""
     overrides = {name: value for kind, level in levels for name, value in SPECIAL_LEVELS[kind][level].items()}
-    point = repair(replace(sizes, **overrides))
+    point = repair(sizes.with_fields(overrides))
     limit = math.inf if any(kind == "large" for kind, _ in levels) else _MAX_COST
     return point if point.is_feasible and point.cost <= limit and levels <= _find_special_levels(point) else None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,6 +25,10 @@ exact geodesics are integrated; measured.
 def enclosed_size(n: int, m: int, h: int) -> int:
     """Return (n + m)h², to which the time for the enclosure of a block is proportional."""
     return (n + m) * h * h
+
+
+Overrides = dict[str, Any]
+"""Values of some fields of `Features`."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +169,12 @@ class Features:
         features = cls(**values)
         return features if features.is_feasible else None
 
+    def with_fields(self, overrides: Overrides) -> Features:
+        """Return features with other values of some fields, ten times as fast as `dataclasses.replace` does."""
+        features = object.__new__(Features)
+        vars(features).update(vars(self), **overrides)
+        return features
+
     @property
     def non_default(self) -> list[str]:
         """Names of the fields that differ from their defaults."""
@@ -265,8 +275,6 @@ class Features:
         return len(vars(self).items() ^ vars(other).items()) + abs(math.log(self.cost / other.cost))
 
 
-Overrides = dict[str, Any]
-"""Values of some fields of `Features`."""
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Features)}
 _SHARED = ("", "G", "H", "all", "rows")
 _PREFIX = {"blocks", "n", "m", "h", "condition_G", "condition_H"}
@@ -318,4 +326,4 @@ def repair(features: Features) -> Features:
     if features.speed is not None:  # long geodesics can be enclosed at well-conditioned points only
         names = ("size_G", "size_H", "uneven", "condition_G", "condition_H", *(["t"] if features.radial == 0.0 else []))
         overrides = {name: _DEFAULTS[name] for name in names}
-    return replace(features, n=n, m=m, blocks=blocks, **overrides)
+    return features.with_fields({"n": n, "m": m, "blocks": blocks, **overrides})

@@ -109,7 +109,7 @@ class Points:
         options = metric, self.dtype, self.seed, self.relaxation
         if self.is_generated:
             largest = PRECISIONS[self.dtype].largest
-            design = (f for f in covering_design(self.profile, self.seed) if f.is_in_range(self.dtype, largest))
+            design = (f for f in self._design if f.is_in_range(self.dtype, largest))
             return [LazyPoint(f.name, partial(generate if f.is_large else _generate, f, *options), f) for f in design]
         if self.files is not None:
             scenes = [scene for scene in self.files[1] if scene.metric == metric]
@@ -147,6 +147,15 @@ class Points:
                 )
             selection |= {point[0]: point for point in matching}
         return list(selection.values())
+
+    @cached_property
+    def _design(self) -> tuple[Features, ...]:
+        """The design of generated points."""
+        return covering_design(self.profile, self.seed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state with the design, which another process then need not generate again."""
+        return vars(self) | ({"_design": self._design} if self.is_generated else {})
 
     @cached_property
     def _network(self) -> dict[str, dict[str, Array]]:
