@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from refgeo.conformance.points.features import MAX_ENCLOSED_SIZE, MAX_INTEGRATED_COLUMNS, Features, enclosed_size
 from refgeo.conformance.points.sampling import draw_factors, draw_vectors, rng_of
-from refgeo.conformance.points.visibility import exact_path
+from refgeo.conformance.points.visibility import EXACT_PATH, least_exact_path
 from refgeo.conformance.protocol.call import Call
 from refgeo.conformance.protocol.operations import COVECTORS, VECTORS, Operation, Parts, Value
 from refgeo.conformance.protocol.precision import PRECISIONS, Precision, round_to_dtype
@@ -29,6 +29,8 @@ ARRAY_NAMES = (*(f"{vector}_{part}" for vector in VECTORS for part in "GH"), "t"
 """The names of a point's arrays in addition to G and H."""
 N_SIZES = 5
 """Number of different sizes of sign-flipped points."""
+_MAX_PATH = 8.0
+"""The length of an exact geodesic in closed form, relative to the factors, up to which it is enclosed; chosen."""
 _MAX_EFFORT = 1.0
 """The effort of the integration of an exact geodesic that takes a short time; measured."""
 _ENCLOSURE_LOCK = threading.Lock()
@@ -203,7 +205,7 @@ class Scene:
         """The largest time up to which an exact geodesic is enclosed in a short time."""
         h = self.point.sizes[2]
         if self._speed == 0.0 or self.is_closed:
-            return 8.0 / self._speed if self._speed else math.inf
+            return _MAX_PATH / self._speed if self._speed else math.inf
         is_long = self.enclosed_size > MAX_ENCLOSED_SIZE or h > MAX_INTEGRATED_COLUMNS
         if is_long or self.space.metric.s not in (0.0, 1.0):
             return 0.0
@@ -217,15 +219,18 @@ class Scene:
     def time(self, value: Value) -> float:
         """Return the time of a value; that of an exact geodesic of a generated point may differ from the point's own.
 
-        A geodesic in closed form is lengthened to `exact_path`, so that errors of integrators are seen; another one is
-        shortened if its enclosure would take long.
+        In inv, whose geodesics have a closed form and do not end, it is changed so that errors of integrators are seen;
+        otherwise, so that an enclosure takes a short time.
         """
         if value.order != "exact" or self.features is None or not 0.0 < self._speed < math.inf:
             return self.t
+        t = abs(self.t)
         if not self.is_closed:
-            return math.copysign(min(self._max_time, abs(self.t)), self.t)
-        path = exact_path(self.features) if self.metric == "inv" else 0.0  # in mix, the manifold ends
-        return math.copysign(max(path / self._speed, abs(self.t)), self.t)
+            t = min(self._max_time or t, t)
+        elif self.metric == "inv":
+            is_long = t * self._speed > _MAX_PATH
+            t = EXACT_PATH / self._speed if is_long else max(least_exact_path(self.features) / self._speed, t)
+        return math.copysign(t, self.t)
 
     def can_be_enclosed(self, value: Value) -> bool:
         """Return whether the enclosure of a value takes a short time."""

@@ -17,7 +17,7 @@ _MIN_PART = 1e3
 _INTEGRATOR_ERROR, _INTEGRATOR_ORDER = 1e-11, 9
 """Ten times the relative error of DOP853, with an absolute tolerance of 1e-12 at factors of 1e-5 or less, along an
 exact geodesic of length 1, and the power of the length to which it is proportional; measured."""
-_EXACT_PATH, _MAX_EXACT_BEND = 2.0, 6.0
+EXACT_PATH, _MAX_EXACT_BEND = 2.0, 6.0
 """Length of an exact geodesic, relative to the factors, along which this error is far above rounding, and the largest
 κ times a length up to which enclosures stay narrow; measured."""
 _CLEARLY_DECISIVE = 0.1
@@ -54,18 +54,18 @@ def rounding_error(f: Features, value: Value) -> float:
     return unit * max(kappa**p, cofactors / 1e3) if is_decisive and is_in_range else math.inf
 
 
-def exact_path(f: Features) -> float:
-    """Return the length, relative to the factors, to which exact geodesics in closed form are lengthened; 0: not.
+def least_exact_path(f: Features) -> float:
+    """Return the length, relative to the factors, to which shorter exact geodesics in closed form are continued.
 
     Times and lengths that are special levels stay as they are.
 
     Examples
     --------
-    >>> exact_path(Features()), exact_path(Features(t=2.5))
+    >>> least_exact_path(Features()), least_exact_path(Features(t=2.5))
     (2.0, 0.0)
     """
     is_usual = (f.t, f.speed, f.length) == (Features.t, Features.speed, Features.length)
-    return min(_EXACT_PATH, _MAX_EXACT_BEND / f.max_condition) if is_usual else 0.0
+    return min(EXACT_PATH, _MAX_EXACT_BEND / f.max_condition) if is_usual else 0.0
 
 
 def is_fault_visible(f: Features, value: Value, error: float | None = None) -> bool:
@@ -105,7 +105,7 @@ def determined_part(f: Features, value: Value) -> float:
         if isinstance(value.order, int):
             share = slowness * min(path, 1.0) ** value.order
         else:
-            share = _INTEGRATOR_ERROR * min(max(path, exact_path(f)), _EXACT_PATH) ** _INTEGRATOR_ORDER
+            share = _INTEGRATOR_ERROR * min(max(path, least_exact_path(f)), EXACT_PATH) ** _INTEGRATOR_ORDER
     elif value.name == "horizontal_projection":
         is_horizontal = f.radial == 1.0 or (f.turn < 1.0 and f.empty_rows >= f.h)
         share = 0.0 if is_horizontal else 1.0 if f.vertical is None else f.vertical
