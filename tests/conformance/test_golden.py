@@ -131,6 +131,7 @@ PROGRAMS = {
 
 ROUNDING = {
     r"\d+(?:\.\d+(?:e[+-]?\d+)?|e[+-]?\d+)|(?<=\.py:)\d+|\d+(?= digits)": "#",
+    r"(?<=by )1(?= of both)|(?:(?<=elements )|(?<=scalings )|(?<=rotations ))1\b": "#",
     r" +": " ",
     r"(?<=[GH])\[\d+, \d+\] is -?# and not -?#": "[#] is # and not #",
     r"(?<=enclosed )\d+|(?<=after step )\d+": "#",
