@@ -402,7 +402,7 @@ LAYOUTS: dict[str, AttentionLayout | LowRankLayout] = {
         constants=rf".*\battn\.(masked_)?bias|{STATISTICS}",  # the causal mask, in older files as numbers
     ),
     "clip": AttentionLayout(
-        r"^((?:.*\b)?(?:self_)?attn\.)(?:in_proj_weight|out_proj\.weight)$",
+        r"^((?:(?:.*\b)?(?:self_)?attn\.)?)(?:in_proj_weight|out_proj\.weight)$",
         "transformer.resblocks.N.attn.in_proj_weight",
         Fused("in_proj_weight", "in_proj_bias", "out_proj.weight"),
         r"out_proj\.bias",

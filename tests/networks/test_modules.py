@@ -74,6 +74,17 @@ def test_complex_tables_stay_complex(keep, dtype):
         assert evaluate(network.blocks)[0] == pytest.approx(expected, rel=1e-5)
 
 
+def test_an_attention_module_alone_is_a_layer_whose_symmetries_hold():
+    torch.manual_seed(0)
+    module, x = nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64), torch.randn(3, 4, 8).double()
+    network = rg.networks.read(module, "clip", heads=2)
+    assert set(network.blocks) == {"query_key", "value_out", "out_proj.bias"}
+    evaluate = rg.adapters.torch_value_and_grad(
+        module, network, lambda call: (call(x, x, x)[0] - x).square().mean(), dtype=np.float64
+    )
+    assert rg.symmetry.verify(evaluate, network.blocks, network).holds
+
+
 class Buffered(nn.Module):
     def __init__(self, persistent=True):
         super().__init__()
