@@ -489,9 +489,9 @@ def test_the_printed_formulas_differ_by_what_the_table_of_misprints_says():
     u, v = rng.standard_normal((2, d)) + 2.0
     X, y = orthonormal(rng, 6, d), rng.standard_normal(6)
     second = diagonal.second_order("inv", u, v, X, y, 2**0.5 * rho)
-    assert figure3.printed_26(u, v, X, y, rho) == pytest.approx(float(second.lower), rel=1e-12)
+    assert figure3.formula_26(u, v, X, y, rho) == pytest.approx(float(second.lower), rel=1e-12)
     exact = diagonal.worst_case("mix", u, v, X, y, rho)
-    expected = 2 * 2**0.5 * figure3.printed_35(u, v, X, y, rho) + 2 * rho**2
+    expected = 2 * 2**0.5 * figure3.formula_35(u, v, X, y, rho) + 2 * rho**2
     assert float(exact.lower) == pytest.approx(float(expected), rel=1e-12)
 
 

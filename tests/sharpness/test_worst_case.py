@@ -15,7 +15,7 @@ from scipy.sparse.linalg import eigsh
 import refgeo as rg
 from refgeo.diagonal.trust_region import maximise_quadratic
 from validation.backends import alg1
-from validation.findings.orbit import moved
+from validation.findings.orbit import move_heads
 
 worst_case = functools.partial(rg.worst_case_sharpness, n_restarts=1)
 adaptive_case = functools.partial(rg.adaptive_sharpness, n_restarts=1)
@@ -164,7 +164,7 @@ def test_sharpness_does_not_change_along_an_orbit_and_adaptive_sharpness_does(na
     here = worst_case(f, params, metric, 0.1, order=order, n_restarts=2)
     adaptive = [adaptive_case(f, params, 0.1).value]
     for seed, scale in enumerate((1e-2, 1.0, 1e2)):
-        target = moved(params, scale, seed)
+        target = move_heads(params, scale, seed)
         result = worst_case(f, target, metric, 0.1, order=order, n_restarts=2)
         assert result.value == pytest.approx(here.value, rel=1e-9)
         adaptive.append(adaptive_case(f, target, 0.1).value)

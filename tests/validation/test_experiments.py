@@ -57,9 +57,9 @@ def test_an_order_is_proved_where_intervals_do_not_meet():
     upper = np.array([[1.5, 3.0, 4.5]])
     nothing = np.zeros_like(lower)
     certified = diagonal.Certified(lower, upper, (nothing, nothing), nothing, nothing.astype(bool))
-    assert figure3.decided(certified) == [1.0]
+    assert figure3.share_decided(certified) == [1.0]
     wider = diagonal.Certified(lower, upper + 1.0, (nothing, nothing), nothing, nothing.astype(bool))
-    assert figure3.decided(wider) == pytest.approx([1 / 3])
+    assert figure3.share_decided(wider) == pytest.approx([1 / 3])
 
 
 def test_medians_have_intervals_and_nothing_has_none():
@@ -74,9 +74,9 @@ def test_a_set_that_does_not_train_is_counted_and_has_no_tau(monkeypatch):
     monkeypatch.setattr(diagonal_sets, "MAX_STEPS", 3)
     result = figure3.cell(asdict(figure3.REFERENCE), 0, [0.1])
     assert result == {"trained": 0.0}
-    table = figure3.summarised([figure3.REFERENCE], [result, result], [0.1])
-    assert table[figure3.called(figure3.REFERENCE)] == {"sets": 0, "trained": 0.0, "tau": {}, "decided": {}}
-    assert figure3.reached(table, "inv", -0.83, [0.1]) == []
+    table = figure3.summarise([figure3.REFERENCE], [result, result], [0.1])
+    assert table[figure3.name_of(figure3.REFERENCE)] == {"sets": 0, "trained": 0.0, "tau": {}, "decided": {}}
+    assert figure3.find_reached(table, "inv", -0.83, [0.1]) == []
 
 
 def test_the_set_that_is_shown_is_the_median_one():
@@ -92,4 +92,4 @@ def test_places_where_the_papers_number_is_reached():
     far = {"sets": 1, "tau": {name: [(value + 0.5,) * 3] for name, value in figure3.PAPER.items()}}
     result = figure3.closest({"far": far, "near": near}, list(figure3.PAPER), [0.1])
     assert result == "-0.67, -0.82, -0.85 (near, ρ 0.1)"
-    assert figure3.reached({"here": row}, "inv", -0.83, [0.1, 0.2]) == ["here, ρ 0.2"]
+    assert figure3.find_reached({"here": row}, "inv", -0.83, [0.1, 0.2]) == ["here, ρ 0.2"]

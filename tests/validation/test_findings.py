@@ -65,7 +65,7 @@ def draws_of(kind):
 
 
 def named_of(kind):
-    return [f"{name} @ {rho:g}" for name in protocol.NAMES for rho in protocol.fixed_radii(kind)[name]]
+    return [f"{name} @ {rho:g}" for name in protocol.NAMES for rho in protocol.read_radii(kind)[name]]
 
 
 DRAWS, NAMED = draws_of("images"), named_of("images")
@@ -102,7 +102,7 @@ def test_the_page_says_what_table_1_is_here():
     pattern = f"the smallest p is {NUMBER} for the first models, and {NUMBER} for the others"
     assert list(corrected.min(axis=0)) == pytest.approx(said(pattern), abs=0.006)
     significant = [name for name, item in document["predicts"]["images"].items() if item["p, Holm"][1] < 0.05]
-    smaller = protocol.fixed_radii("images")["inv"][0]
+    smaller = protocol.read_radii("images")["inv"][0]
     assert [name for name in significant if "adaptive" not in name] == [f"inv @ {smaller:g}"]
     assert len(significant) == 3
     assert "three tests are significant: both of adaptive sharpness, and that of inv at its smaller radius" in PAGE
@@ -121,7 +121,7 @@ def test_the_page_says_what_table_1_is_here():
     for draw in DRAWS:
         rows = rows_of(draw)
         of = {name: statistics.rest(column(rows, name), column(rows, "train error")) for name in ("gap", *NAMED)}
-        assert all(statistics.estimated_tau(of[name], of["gap"]).high > 0.0 for name in NAMED), (
+        assert all(statistics.estimate_tau(of[name], of["gap"]).high > 0.0 for name in NAMED), (
             "given the training error"
         )
     errors, given = (by_the_plan(populations, "test error", key) for key in ("tau_a", "given"))
@@ -134,7 +134,7 @@ def test_the_page_says_what_leaving_out_the_curvature_changes():
     changes = []
     for draw in DRAWS:
         rows = rows_of(draw)
-        for rho in protocol.fixed_radii("images")["mix"]:
+        for rho in protocol.read_radii("images")["mix"]:
             changes.append(tau(rows, f"mix, no Γ @ {rho:g}") - tau(rows, f"mix @ {rho:g}"))
             ratio = column(rows, f"mix, no Γ @ {rho:g}") / column(rows, f"mix @ {rho:g}")
             assert np.median(np.abs(ratio - 1.0)) < 0.005, "a median of at most 0.5%"

@@ -10,14 +10,14 @@ import pytest
 from scipy.special import erf, expit, softmax
 
 import refgeo as rg
-from validation.vectors import FILE, FOLDER, published, version_1
+from validation.vectors import FILE, FOLDER, read_published, version_1
 
 DIGEST = "9c53765701d203d7588100f94507ec65d0d71e39a2d049508b6d328e3738df90"
 
 
 @pytest.fixture(scope="module")
 def cases():
-    return published()["cases"]
+    return read_published()["cases"]
 
 
 def test_version_1_never_changes():

@@ -10,13 +10,13 @@ import scipy.stats
 
 from refgeo import diagonal
 from validation.findings import phase
-from validation.findings.study.diagonal_sets import Setting, drawn
+from validation.findings.study.diagonal_sets import Setting, draw_set
 
 RESULTS = Path(phase.__file__).parents[1] / "results"
 
 
 def problem(seed, n=6, d=12, zeros=0.5):
-    return drawn(Setting(zeros=zeros, n=n, d=d), np.random.default_rng(seed))
+    return draw_set(Setting(zeros=zeros, n=n, d=d), np.random.default_rng(seed))
 
 
 def test_the_path_is_where_gradient_flow_ends():
@@ -103,7 +103,7 @@ def test_theory_has_the_published_transition_and_the_errors_of_large_problems():
     for n, zeros, noise in ((60, 0.7, 0.0), (100, 0.5, 0.5)):
         errors = []
         for seed in range(40):
-            X, y, truth = drawn(Setting(zeros=zeros, n=n, noise=noise), np.random.default_rng(seed))
+            X, y, truth = draw_set(Setting(zeros=zeros, n=n, noise=noise), np.random.default_rng(seed))
             ends = phase.sparsest(X, y), np.linalg.pinv(X) @ y
             errors.append([np.sum((end - truth) ** 2) / np.sum(truth**2) for end in ends])
         apart = np.mean(errors, axis=0) - phase.limits(n / 200, zeros, noise)
@@ -116,7 +116,7 @@ def test_soft_thresholding_has_the_error_of_a_sample():
     seen = beta + 0.7 * rng.standard_normal(len(beta))
     theta = np.quantile(np.abs(seen), 1.0 - 0.4)
     error = np.mean((np.sign(seen) * np.maximum(np.abs(seen) - theta, 0.0) - beta) ** 2)
-    assert phase._thresholded(0.4, 0.3, 0.7) == pytest.approx(error, rel=5e-3)
+    assert phase._threshold_error(0.4, 0.3, 0.7) == pytest.approx(error, rel=5e-3)
 
 
 def test_the_published_sample_can_be_computed_again():

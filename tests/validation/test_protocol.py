@@ -33,9 +33,9 @@ def made_images(folder, count=700):
 
 
 def test_recipes_of_images_are_drawn_beforehand_and_another_draw_is_another_population():
-    recipes = [images.Recipe.drawn(0, k) for k in range(72)]
-    assert recipes == [images.Recipe.drawn(0, k) for k in range(72)]
-    assert not {item.step_size for item in recipes} & {images.Recipe.drawn(1, k).step_size for k in range(72)}
+    recipes = [images.Recipe.draw_once(0, k) for k in range(72)]
+    assert recipes == [images.Recipe.draw_once(0, k) for k in range(72)]
+    assert not {item.step_size for item in recipes} & {images.Recipe.draw_once(1, k).step_size for k in range(72)}
     rates = np.log10([item.step_size for item in recipes])
     assert rates.min() < -3.6 < -2.6 < rates.max()
     assert {item.augmentation for item in recipes} == {0, 1, 2}
@@ -104,7 +104,7 @@ def test_the_quick_command_measures_two_draws_of_images(tmp_path, monkeypatch, c
     document, rows = command(monkeypatch, tmp_path, *given)
     assert {row["population"] for row in rows} == {"images-0", "images-1"}
     assert {(row["measure"], row["rho"]) for row in rows} == {
-        (name, rho) for name, of in protocol.fixed_radii("images").items() for rho in of
+        (name, rho) for name, of in protocol.read_radii("images").items() for rho in of
     }
     assert len(rows) == 2 * 3 * 8 * 2  # draws, models, numbers, batches
     assert all(np.isfinite(row["value"]) for row in rows)
@@ -121,7 +121,7 @@ def test_data_that_are_not_given_are_said(monkeypatch, tmp_path, capsys):
         command(monkeypatch, tmp_path, "--population", "images")
     assert "the images need --data" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="python -m validation protocol --population nothing"):
-        protocol.fixed_radii("nothing")
+        protocol.read_radii("nothing")
 
 
 # What is said by the plan -------------------------------------------------------------------------------------------
@@ -137,14 +137,14 @@ def made_rows(draw, sign=-1.0, models=72, batches=8):
         {"population": f"images-{draw}", "unit": f"{k:03d}", "model": f"{k:03d}", "step_size": step[k], "gap": gap[k],
          "test error": gap[k], "measure": name, "rho": rho, "batch": batch, "note": "",
          "value": of[name.split(",")[0]][k]}
-        for name, radii in protocol.fixed_radii("images").items() for rho in radii for k in range(models)
+        for name, radii in protocol.read_radii("images").items() for rho in radii for k in range(models)
         for batch in range(batches)
     ]  # fmt: skip
 
 
 @pytest.mark.slow
 def test_a_measure_predicts_if_both_populations_say_so():
-    result = table1.described(made_rows(0) + made_rows(1))
+    result = table1.describe(made_rows(0) + made_rows(1))
     verdicts = {name: item["verdict"] for name, item in result["predicts"]["images"].items()}
     for name, expected in (
         ("adaptive", "does not predict"),
@@ -155,22 +155,22 @@ def test_a_measure_predicts_if_both_populations_say_so():
     better = {at: item.get("better than adaptive") for at, item in result["predicts"]["images"].items()}
     assert {flag for at, flag in better.items() if at.startswith("inv")} == {True}, "with the paper's sign"
     assert {flag for at, flag in better.items() if at.startswith("mix")} == {False}
-    second = table1.described(made_rows(0) + made_rows(1, 1.0))["predicts"]["images"]
+    second = table1.describe(made_rows(0) + made_rows(1, 1.0))["predicts"]["images"]
     assert {item["verdict"] for at, item in second.items() if at.startswith("inv")} == {"does not predict"}
     for fewer in ([], made_rows(1, models=71), made_rows(1, batches=7)):
-        assert table1.described(made_rows(0) + fewer)["predicts"] == {}
+        assert table1.describe(made_rows(0) + fewer)["predicts"] == {}
     lost = made_rows(1)
     lost[0]["value"] = np.nan
-    assert table1.described(made_rows(0) + lost)["predicts"] == {}, "a model without a number is not left out"
+    assert table1.describe(made_rows(0) + lost)["predicts"] == {}, "a model without a number is not left out"
 
 
 def test_measures_are_compared_at_the_same_increase():
     rows = made_rows(0)
-    result = table1.described(rows)["populations"]["images-0"]["minus adaptive"]
+    result = table1.describe(rows)["populations"]["images-0"]["minus adaptive"]
     models = runner.by_model(rows, runner.measure_at)
     gap = [item["gap"] for item in models]
     for k, increase in enumerate(("0.1", "0.5")):
-        at = {name: radii[k] for name, radii in protocol.fixed_radii("images").items()}
+        at = {name: radii[k] for name, radii in protocol.read_radii("images").items()}
         tau = {name: statistics.tau_a([item[f"{name} @ {rho:g}"] for item in models], gap) for name, rho in at.items()}
         assert set(result[increase]) == {"inv", "mix", "mix, no Γ"}
         for name, (value, low, high) in result[increase].items():

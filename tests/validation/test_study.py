@@ -397,7 +397,7 @@ def published(name):
 def test_the_published_set_of_figure_3_can_be_computed_again():
     where, before = published("diagonal")
     setting, seed = where.split(", seed ")
-    assert setting == figure3.called(figure3.REFERENCE)
+    assert setting == figure3.name_of(figure3.REFERENCE)
     again = figure3.cell(vars(figure3.REFERENCE), int(seed), (0.001, 0.01, 0.1, 0.3, 1.0))
     for name, tau in before["tau"].items():
         assert again["tau"][name] == pytest.approx(tau, abs=0.02), name
@@ -436,13 +436,13 @@ def test_the_published_table_is_that_of_its_models(draw):
                 assert numbers["models"] == len(pairs)
                 assert numbers["tau_a"][0] == pytest.approx(by_pairs(*pairs.T), abs=2e-3)  # ties of rounded numbers
                 checked.add((measure, float(radius)))
-        fixed = protocol.fixed_radii("images")
+        fixed = protocol.read_radii("images")
         assert checked >= {(name, rho) for name in protocol.NAMES for rho in fixed[name]}
     for name, (value, *_) in result["others"].items():
         assert value == pytest.approx(by_pairs([row[name] for row in rows], [row["gap"] for row in rows]), abs=2e-3)
     for row in rows:
         assert row["gap"] == pytest.approx(row["test error"] - row["train error"])
-        for name, value in vars(images.Recipe.drawn(draw, int(row["unit"]))).items():
+        for name, value in vars(images.Recipe.draw_once(draw, int(row["unit"]))).items():
             assert row[name] == pytest.approx(value, rel=1e-5)
 
 

@@ -74,7 +74,7 @@ def test_recomputed_differences_of_rules_that_are_known():
     pytest.importorskip("torch")
     from types import SimpleNamespace
 
-    from validation.third_party.recomputed import recomputed
+    from validation.third_party.recomputed import compute_differences
 
     def plain(state, G, H, e_G, e_H):
         return state, G - 0.1 * e_G, H - 0.1 * e_H
@@ -82,7 +82,7 @@ def test_recomputed_differences_of_rules_that_are_known():
     def mix(state, G, H, e_G, e_H):
         return state, G - 0.1 * e_G @ np.linalg.inv(H.T @ H), H - 0.1 * e_H @ np.linalg.inv(G.T @ G)
 
-    result = {rule.__name__: recomputed(SimpleNamespace(step=rule)) for rule in (plain, mix)}
+    result = {rule.__name__: compute_differences(SimpleNamespace(step=rule)) for rule in (plain, mix)}
     differences = result["plain"]["differences"]
     assert differences["rotations"] < 1e-12
     assert min(differences[kind] for kind in ("scalings", "general", "ill-conditioned")) > 0.01
@@ -133,7 +133,7 @@ def test_a_program_is_short_and_a_mistake_has_all_that_a_maintainer_needs(name):
 
 
 def test_what_is_counted_is_in_the_folders():
-    counts = {sign: page.counted(sign) for sign in ("mistake", "imprecise", "mended upstream")}
+    counts = {sign: page.count_programs(sign) for sign in ("mistake", "imprecise", "mended upstream")}
     assert sum(counts.values()) == len(list(programs.HERE.glob("*/correction.patch")))
     readme = " ".join((HERE.parents[1] / "README.md").read_text(encoding="utf-8").split())
     assert f"{counts['mistake']} mistakes and {counts['imprecise']} imprecise sentences have a short program" in readme
@@ -154,7 +154,7 @@ def test_a_program_prints_what_is_kept_also_with_the_correction(name):
     """Where its package is, in the version that it names."""
     if lacking := programs.missing(name):
         pytest.skip(f"not here: {lacking}")
-    alike((programs.HERE / name / "printed.txt").read_text(encoding="utf-8"), programs.printed(name))
+    alike((programs.HERE / name / "printed.txt").read_text(encoding="utf-8"), programs.read_printed(name))
 
 
 # The page -------------------------------------------------------------------------------------------------------------
@@ -255,8 +255,8 @@ def test_what_is_said_of_pefts_merges_is_so():
     factors = [(rng.standard_normal((6, 2)), rng.standard_normal((5, 2))) for _ in range(2)]
     mean = 0.3 * factors[0][0] @ factors[0][1].T + 0.7 * factors[1][0] @ factors[1][1].T
     for combination, rank in (("svd", 2), ("cat", 4)):
-        G, H = merges.merged_by(combination)(factors, [0.3, 0.7])
+        G, H = merges.merge_with(combination)(factors, [0.3, 0.7])
         U, sigma, Vt = np.linalg.svd(mean)
         assert np.allclose(G @ H.T, (U[:, :rank] * sigma[:rank]) @ Vt[:rank], atol=1e-5)
-    G, H = merges.merged_by("linear")([factors[0]] * 2, [0.5, 0.5])
+    G, H = merges.merge_with("linear")([factors[0]] * 2, [0.5, 0.5])
     assert np.allclose(G @ H.T, 2.0 * factors[0][0] @ factors[0][1].T, atol=1e-5)

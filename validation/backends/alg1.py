@@ -16,7 +16,7 @@ def sharpness(metric, problem, G, H, rho, order, n_iter=20, start=None):
     def norm(a, b):
         return np.sqrt(np.sum(weight_u * a**2 + weight_v * b**2))
 
-    def projected(a, b):
+    def project(a, b):
         if metric != "adaptive":  # horizontal: a/u = b/v
             half = 0.5 * (a / u + b / v)
             a, b = half * u, half * v
@@ -41,15 +41,15 @@ def sharpness(metric, problem, G, H, rho, order, n_iter=20, start=None):
         value, gradient = problem.value_and_grad(*end(*x))
         return value - here, (gradient[0] / weight_u, gradient[1] / weight_v)
 
-    def moved(x, gradient, step):
+    def move(x, gradient, step):
         length = norm(*gradient)
         if length == 0.0:
             return x
-        return projected(*(a + step * g / length for a, g in zip(x, gradient, strict=True)))
+        return project(*(a + step * g / length for a, g in zip(x, gradient, strict=True)))
 
     if start is None:
         start = (1e-3 * rho * np.random.default_rng(0).standard_normal(u.shape) * w for w in (u, v))
-    x = projected(*start)
+    x = project(*start)
     value, gradient = evaluate(x)
     best, best_x, best_gradient, before = value, x, gradient, x
     step, improved, last, last_best, last_step = 2 * rho, 0, 0, best, 2 * rho
@@ -59,9 +59,9 @@ def sharpness(metric, problem, G, H, rho, order, n_iter=20, start=None):
         points.append(points[-1] + gap)
     checkpoints = {int(np.ceil(round(p * n_iter, 9))) for p in points[1:]}
     for k in range(n_iter):
-        z = moved(x, gradient, step)
+        z = move(x, gradient, step)
         if k > 0:
-            z = projected(*(a + 0.75 * (c - a) + 0.25 * (a - d) for a, c, d in zip(x, z, before, strict=True)))
+            z = project(*(a + 0.75 * (c - a) + 0.25 * (a - d) for a, c, d in zip(x, z, before, strict=True)))
         before, x, old = x, z, value
         value, gradient = evaluate(x)
         improved += value > old

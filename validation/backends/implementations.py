@@ -165,8 +165,8 @@ def _dense_projection(metric, G, H, v_G, v_H):
     return v_G + G @ L, v_H - H @ T(L)
 
 
-def _joined(function, results, arrays):
-    """What a function gives for every block, of which there can be none."""
+def _call_each_block(function, results, arrays):
+    """Call a function block by block, and join the results; there can be no block."""
     if function.__name__ == "inner_product":
         return np.array(results, arrays[0].dtype).reshape(arrays[0].shape[:-2])
     parts = zip(*results, strict=True) if results else ((), ())
@@ -176,24 +176,24 @@ def _joined(function, results, arrays):
 def _loop(backend):
     """One block at a time."""
 
-    def looped(function):
+    def wrap(function):
         def call(metric, *arguments):
             arrays = [a for a in arguments if isinstance(a, np.ndarray)]
             extra = [a for a in arguments if not isinstance(a, np.ndarray)]
             blocks = np.ndindex(arrays[0].shape[:-2])
             results = [function(metric, *(a[block] for a in arrays), *extra) for block in blocks]
-            return _joined(function, results, arrays)
+            return _call_each_block(function, results, arrays)
 
         return call
 
-    return SimpleNamespace(**{name: looped(getattr(backend, name)) for name in FUNCTIONS})
+    return SimpleNamespace(**{name: wrap(getattr(backend, name)) for name in FUNCTIONS})
 
 
 # Other ways to the same numbers ------------------------------------------------------------------------------------
 
 
-def _solved_by(solve):
-    """(FᵀF)⁻¹M by a routine for one symmetric system."""
+def _solve_by(solve):
+    """Return (FᵀF)⁻¹M by a routine for one symmetric system."""
 
     def inverse_product(F, M):
         S = T(F) @ F
@@ -250,17 +250,17 @@ def _in_extended_precision(backend):
         F, M = F.astype(np.longdouble), M.astype(np.longdouble)
         result = np.empty(M.shape, dtype=np.longdouble)
         for block in np.ndindex(F.shape[:-2]):
-            result[block] = _eliminated(F[block].T @ F[block], M[block])
+            result[block] = _eliminate(F[block].T @ F[block], M[block])
         return result
 
     names = [name for name in FUNCTIONS if name not in ("horizontal_projection", "riemannian_hessian")]
-    return _called_in(backend(inverse_product), np.longdouble, names)
+    return _convert_calls(backend(inverse_product), np.longdouble, names)
 
 
-def _called_in(backend, dtype, names=FUNCTIONS):
-    """With arrays in another dtype, and the results in that of the arguments."""
+def _convert_calls(backend, dtype, names=FUNCTIONS):
+    """Return a backend that is called with arrays in another dtype, and whose results have that of the arguments."""
 
-    def called(function):
+    def wrap(function):
         def call(metric, *arguments):
             result = function(metric, *(x.astype(dtype) if isinstance(x, np.ndarray) else x for x in arguments))
             own = arguments[0].dtype
@@ -268,11 +268,11 @@ def _called_in(backend, dtype, names=FUNCTIONS):
 
         return call
 
-    return SimpleNamespace(**{name: called(getattr(backend, name)) for name in names if hasattr(backend, name)})
+    return SimpleNamespace(**{name: wrap(getattr(backend, name)) for name in names if hasattr(backend, name)})
 
 
-def _eliminated(S, M):
-    """Gauss–Jordan with pivoting: NumPy has no solver for long doubles."""
+def _eliminate(S, M):
+    """Solve S X = M by Gauss–Jordan with pivoting: NumPy has no solver for long doubles."""
     A, h = np.concatenate([S, M], axis=1), len(S)
     for i in range(h):
         k = i + int(np.argmax(np.abs(A[i:, i])))
@@ -288,7 +288,7 @@ def _in_another_gauge(backend):
     """Moves everything by a random element of GL(h) first, and back at the end."""
     covectors = {"riemannian_gradient": (1,), "riemannian_hessian": (1, 2)}
 
-    def called(name):
+    def wrap(name):
         function = getattr(backend, name)
 
         def call(metric, *arguments):
@@ -310,14 +310,14 @@ def _in_another_gauge(backend):
 
         return call
 
-    return SimpleNamespace(**{name: called(name) for name in FUNCTIONS})
+    return SimpleNamespace(**{name: wrap(name) for name in FUNCTIONS})
 
 
 def _with_rows_shuffled(backend):
     """Sums the rows in another order, every time."""
     rng = np.random.default_rng(0)
 
-    def called(name):
+    def wrap(name):
         function = getattr(backend, name)
 
         def call(metric, *arguments):
@@ -331,24 +331,24 @@ def _with_rows_shuffled(backend):
 
         return call
 
-    return SimpleNamespace(**{name: called(name) for name in FUNCTIONS})
+    return SimpleNamespace(**{name: wrap(name) for name in FUNCTIONS})
 
 
 def _in_threads(backend):
     """One thread a block."""
     pool = concurrent.futures.ThreadPoolExecutor(4)
 
-    def called(function):
+    def wrap(function):
         def call(metric, *arguments):
             arrays = [a for a in arguments if isinstance(a, np.ndarray)]
             extra = [a for a in arguments if not isinstance(a, np.ndarray)]
             blocks = list(np.ndindex(arrays[0].shape[:-2]))
             results = list(pool.map(lambda block: function(metric, *(a[block] for a in arrays), *extra), blocks))
-            return _joined(function, results, arrays)
+            return _call_each_block(function, results, arrays)
 
         return call
 
-    return SimpleNamespace(**{name: called(getattr(backend, name)) for name in FUNCTIONS})
+    return SimpleNamespace(**{name: wrap(getattr(backend, name)) for name in FUNCTIONS})
 
 
 def _in_python_lists():
@@ -361,13 +361,13 @@ def _in_python_lists():
         return [[sum(x * y for x, y in zip(row, column, strict=True)) for column in zip(*B, strict=True)] for row in A]
 
     def inverse(S):
-        return _eliminated(np.array(S), np.eye(len(S))).tolist()
+        return _eliminate(np.array(S), np.eye(len(S))).tolist()
 
     def blockwise(function):
         def call(metric, *arrays):
             blocks = np.ndindex(arrays[0].shape[:-2])
             results = [function(metric, *(x[block].tolist() for x in arrays)) for block in blocks]
-            return _joined(function, results, arrays)
+            return _call_each_block(function, results, arrays)
 
         return call
 
@@ -420,7 +420,7 @@ def _by_complex_step():
 
 
 def right_backends(only_numpy=False):
-    """Name to backend; unless `only_numpy` also refgeo's own, and Torch and JAX where they are installed."""
+    """Return the backends by name; unless `only_numpy` also refgeo's own, and Torch and JAX if they are installed."""
     by_qr = _backend(_by_qr)
     backends = {
         "Gram, solve": paper,
@@ -429,11 +429,11 @@ def right_backends(only_numpy=False):
         "QR": by_qr,
         "cofactors": _backend(_by_cofactors),
         "pseudo-inverse": _backend(_by_pinv),
-        "pseudo-inverse of the Gram matrix": _backend(_solved_by(_by_svd_of_the_gram)),
+        "pseudo-inverse of the Gram matrix": _backend(_solve_by(_by_svd_of_the_gram)),
         "least squares": _backend(_by_lstsq),
         "einsum, dense normal equations": _backend(_by_qr, projection=_dense_projection),
-        "conjugate gradients": _backend(_solved_by(_by_conjugate_gradients)),
-        "Newton–Schulz": _backend(_solved_by(_by_newton_schulz)),
+        "conjugate gradients": _backend(_solve_by(_by_conjugate_gradients)),
+        "Newton–Schulz": _backend(_solve_by(_by_newton_schulz)),
         "long doubles": _in_extended_precision(_backend),
         "a loop over blocks": _loop(by_qr),
         "another gauge first": _in_another_gauge(by_qr),
@@ -452,8 +452,8 @@ def right_backends(only_numpy=False):
     return backends
 
 
-def judged(names, profile, dtype, seed):
-    """Name of an implementation to the verdict on it; enclosures are shared."""
+def judge_implementations(names, profile, dtype, seed):
+    """Return the verdict on each implementation by name; enclosures are shared."""
     result = {}
     backends = right_backends()
     for name in names:
@@ -461,7 +461,7 @@ def judged(names, profile, dtype, seed):
         with np.errstate(all="ignore"):
             backend = backends[name]
             if dtype == "float16" and not isinstance(backend, str):  # NumPy has no linear algebra of halves
-                backend = _called_in(backend, np.float32)
+                backend = _convert_calls(backend, np.float32)
             report = rg.check(backend, dtype=dtype, profile=profile, seed=seed, cases=cases)
         result[name] = {
             "accused": [] if report.passed else report.wrong or ["not passed"],
@@ -497,7 +497,7 @@ def main():
             key = f"{options.profile}, {dtype}, seed {seed}: {', '.join(chosen)}"
             tasks[key] = chosen, options.profile, dtype, seed
     results = experiment.Results(options.out / "implementations.json", {"refgeo": rg.__version__})
-    results.measure_all(judged, tasks, options.workers, "right implementations")
+    results.measure_all(judge_implementations, tasks, options.workers, "right implementations")
     accused = report(results.values, options.out / "implementations.csv")
     return int(accused > 0)
 

@@ -55,7 +55,7 @@ def geodesic(metric, G, H, v_G, v_H, t, order):
 
 
 @functools.cache
-def _compiled(function, metric, n_leading):
+def _compile(function, metric, n_leading):
     mapped = functools.partial(function, metric)
     for _ in range(n_leading):
         mapped = jax.vmap(mapped)
@@ -63,7 +63,7 @@ def _compiled(function, metric, n_leading):
 
 
 def _over_blocks(function, metric):
-    return lambda point, *vectors: _compiled(function, metric, point[0].ndim - 2)(point, *vectors)
+    return lambda point, *vectors: _compile(function, metric, point[0].ndim - 2)(point, *vectors)
 
 
 def _weights(metric, point):

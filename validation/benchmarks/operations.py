@@ -102,12 +102,12 @@ def first_call(shape):
     metric = rg.InvariantMetric()
     repeat = 50 if shape[0] == 1 else 1
 
-    def repeated(function):
+    def wrap(function):
         return lambda: [function() for _ in range(repeat)]
 
     return {
-        "refgeo": repeated(lambda: metric.at(point).horizontal_projection(v)),
-        "loop": repeated(lambda: sylvester_loop(point, v)),
+        "refgeo": wrap(lambda: metric.at(point).horizontal_projection(v)),
+        "loop": wrap(lambda: sylvester_loop(point, v)),
     }, repeat
 
 

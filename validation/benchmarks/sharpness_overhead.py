@@ -30,7 +30,7 @@ def measure(metric_name: str, order: int, rounds: int) -> tuple[float, float]:
     inside: list[float] = []
     ends: list[float] = []
 
-    def timed(blocks):
+    def measure_time(blocks):
         start = time.perf_counter()
         result = loss(blocks)
         inside.append(time.perf_counter() - start)
@@ -38,7 +38,7 @@ def measure(metric_name: str, order: int, rounds: int) -> tuple[float, float]:
 
     metric = network.metric(metric_name, frozen=minilm.FROZEN)
     rg.worst_case_sharpness(
-        timed,
+        measure_time,
         network.blocks,
         metric,
         0.1,

@@ -11,10 +11,10 @@ STYLE = {
 }  # fmt: skip
 
 
-def styled(gallery_conf: dict[str, Any], file: Path) -> None:
-    """Before each program, after Matplotlib's defaults."""
+def set_style(gallery_conf: dict[str, Any], file: Path) -> None:
+    """Set the style before each program, after Matplotlib's defaults."""
     plt.rcdefaults()
     plt.rcParams.update(STYLE)
 
 
-conf = {"reset_modules": (styled,)}
+conf = {"reset_modules": (set_style,)}

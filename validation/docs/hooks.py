@@ -64,7 +64,7 @@ def _index() -> str:
 def _with_links(text: str, folder: Path) -> str:
     """Links are those of the repository; to pages and figures of the site they stay there."""
 
-    def moved(match: re.Match[str]) -> str:
+    def move_link(match: re.Match[str]) -> str:
         label, target = match.groups()
         path, _, section = target.partition("#")
         if re.match(r"https?://|$", path) or re.match(r"(api|gallery)/", path):
@@ -75,14 +75,14 @@ def _with_links(text: str, folder: Path) -> str:
         assert here or not label.startswith("!"), f"{folder}: {target} is not among the figures"
         return f"{label}({here or REPOSITORY + place}{section and f'#{section}'})"
 
-    return re.sub(r"(!?\[[^\]]*\])\(([^)\s]+)\)", moved, text)
+    return re.sub(r"(!?\[[^\]]*\])\(([^)\s]+)\)", move_link, text)
 
 
 def _on_the_site(place: str) -> str:
     """Where a file of the project is on the site; "" if it is not there."""
     own = re.fullmatch(r"validation/(?:docs/((?:api/)?\w+\.md)|(figures/\w+\.png))", place)
-    moved = {path: name for name, path in (PAGES | {"tour.md": TOUR}).items()}
-    return own[1] or own[2] if own else moved.get(place, "")
+    move_link = {path: name for name, path in (PAGES | {"tour.md": TOUR}).items()}
+    return own[1] or own[2] if own else move_link.get(place, "")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

@@ -32,8 +32,8 @@ class Silent(http.server.SimpleHTTPRequestHandler):
         """Nothing."""
 
 
-def served(folder):
-    """The folder at an address of this machine."""
+def serve(folder):
+    """Serve a folder at an address of this machine."""
     handler = functools.partial(Silent, directory=str(folder))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -55,8 +55,8 @@ def too_wide(browser, address, pages):
     return result
 
 
-def pasted(browser, address, name):
-    """What the copy buttons of a page give, in order: titles of blocks that are files, texts, who shows an error."""
+def read_copied(browser, address, name):
+    """Return what the copy buttons of a page give, in order: titles of files, texts, who shows an error."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = context.new_page()
@@ -116,13 +116,13 @@ def main():
     parser.add_argument("site", type=Path)
     parser.add_argument("--chromium", help="default: playwright's own")
     options = parser.parse_args()
-    address = served(options.site)
+    address = serve(options.site)
     result = sorted(str(file.parent.relative_to(options.site)) + "/" for file in options.site.rglob("index.html"))
     pages = ["" if name == "./" else name for name in result]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=options.chromium, args=["--no-sandbox"])
         failures = too_wide(browser, address, pages)
-        copied = {name: pasted(browser, address, name) for name in pages}
+        copied = {name: read_copied(browser, address, name) for name in pages}
         browser.close()
     for name, texts in copied.items():
         if texts and name not in NEEDS_MORE:

@@ -84,23 +84,23 @@ class SentenceLoss:
 
     def __call__(self, blocks: dict[str, Any]) -> tuple[float, dict[str, Any]]:
         """The loss, and its gradient for every block that is not frozen."""
-        x, backward = self._encoded(_Parameters(blocks, self.dtype))
+        x, backward = self._encode(_Parameters(blocks, self.dtype))
         loss, dx = self._contrast(x)
         return loss, backward(dx)
 
     def embeddings(self, blocks: dict[str, Any]) -> np.ndarray:
         """Unit sentence embeddings."""
-        x, _ = self._encoded(_Parameters(blocks, self.dtype))
-        return self._pooled(x)[1]
+        x, _ = self._encode(_Parameters(blocks, self.dtype))
+        return self._pool(x)[1]
 
-    def _pooled(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _pool(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         weights = self.mask / self.mask.sum(axis=1, keepdims=True)
         pooled = np.einsum("bt,btd->bd", weights, x)
         length = np.linalg.norm(pooled, axis=1, keepdims=True)
         return weights, pooled / length, length
 
     def _contrast(self, x: np.ndarray) -> tuple[float, np.ndarray]:
-        weights, unit, length = self._pooled(x)
+        weights, unit, length = self._pool(x)
         n = len(unit) // 2
         logits = SCALE * unit[:n] @ unit[n:].T
         log_probabilities = logits - logsumexp(logits, axis=1, keepdims=True)
@@ -110,7 +110,7 @@ class SentenceLoss:
         d_pooled = (d_unit - np.sum(d_unit * unit, axis=1, keepdims=True) * unit) / length
         return loss, weights[:, :, None] * d_pooled[:, None, :].astype(x.dtype)
 
-    def _encoded(self, p: _Parameters) -> tuple[np.ndarray, Any]:
+    def _encode(self, p: _Parameters) -> tuple[np.ndarray, Any]:
         e = "embeddings."
         x = p[e + "word_embeddings.weight"][self.ids]
         x = x + p[e + "position_embeddings.weight"][: x.shape[1]] + p[e + "token_type_embeddings.weight"][0]
@@ -158,18 +158,18 @@ class SentenceLoss:
         h = W_q.shape[-1]
         ones = np.ones((batch, length, 1), dtype=x.dtype)
         extended = np.concatenate([x, ones], axis=-1)
-        merged = np.concatenate([_merged(W) for W in (W_q, W_k, W_v)], axis=1)  # (d + 1, 3·heads·h)
+        merged = np.concatenate([_merge_heads(W) for W in (W_q, W_k, W_v)], axis=1)  # (d + 1, 3·heads·h)
         q, k, v = (self._by_head(part) for part in np.split(extended @ merged, 3, axis=-1))
         scores = q @ np.swapaxes(k, -1, -2) * x.dtype.type(1 / math.sqrt(h)) + self.hidden
         scores -= scores.max(axis=-1, keepdims=True)
         w = np.exp(scores, out=scores)
         w /= w.sum(axis=-1, keepdims=True)
         context = self._together(w @ v)
-        out = _merged(W_o)  # (d, heads·h)
+        out = _merge_heads(W_o)  # (d, heads·h)
 
         def backward(dy: np.ndarray, grads: dict[str, Any]) -> np.ndarray:
             grads[a + "output.dense.bias"] = _rows(dy).sum(axis=0)
-            d_out = self._split(_rows(dy).T @ _rows(context))
+            d_out = self._split_heads(_rows(dy).T @ _rows(context))
             d_context = self._by_head(dy @ out)
             dv = np.swapaxes(w, -1, -2) @ d_context
             dw = d_context @ np.swapaxes(v, -1, -2)
@@ -177,7 +177,7 @@ class SentenceLoss:
             dq, dk = ds @ k, np.swapaxes(ds, -1, -2) @ q
             d_merged = np.concatenate([self._together(part) for part in (dq, dk, dv)], axis=-1)
             d_weights = _rows(extended).T @ _rows(d_merged)
-            dW_q, dW_k, dW_v = (self._split(part) for part in np.split(d_weights, 3, axis=1))
+            dW_q, dW_k, dW_v = (self._split_heads(part) for part in np.split(d_weights, 3, axis=1))
             grads[a + "query_key"], grads[a + "value_out"] = (dW_q, dW_k), (dW_v, d_out)
             return (d_merged @ merged.T)[..., :d]
 
@@ -190,8 +190,8 @@ class SentenceLoss:
     def _together(self, x: np.ndarray) -> np.ndarray:
         return np.swapaxes(x, 1, 2).reshape(x.shape[0], x.shape[2], -1)
 
-    def _split(self, matrix: np.ndarray) -> np.ndarray:
-        """(rows, heads·h) to (heads, rows, h)."""
+    def _split_heads(self, matrix: np.ndarray) -> np.ndarray:
+        """Reshape (rows, heads·h) to (heads, rows, h)."""
         return np.moveaxis(matrix.reshape(matrix.shape[0], self.heads, -1), 1, 0)
 
 
@@ -212,8 +212,8 @@ def _rows(x: np.ndarray) -> np.ndarray:
     return x.reshape(-1, x.shape[-1])
 
 
-def _merged(factor: np.ndarray) -> np.ndarray:
-    """(heads, rows, h) to (rows, heads·h)."""
+def _merge_heads(factor: np.ndarray) -> np.ndarray:
+    """Reshape (heads, rows, h) to (rows, heads·h)."""
     return np.moveaxis(factor, 0, 1).reshape(factor.shape[1], -1)
 
 

@@ -34,8 +34,8 @@ def cast(params: dict[str, Any], dtype: Any) -> dict[str, Any]:
     }
 
 
-def moved(params: dict[str, Any], scale: float, seed: int) -> dict[str, Any]:
-    """Every head of every pair moved by A = scale · Gaussian."""
+def move_heads(params: dict[str, Any], scale: float, seed: int) -> dict[str, Any]:
+    """Move every head of every pair by A = scale · Gaussian."""
     rng = np.random.default_rng(seed)
     result = dict(params)
     for name, block in params.items():
@@ -45,8 +45,8 @@ def moved(params: dict[str, Any], scale: float, seed: int) -> dict[str, Any]:
     return result
 
 
-def trained_transformer(steps: int = 300) -> tuple[Any, dict[str, Any], Any]:
-    """A two-layer transformer that learned which of four token classes is most frequent in its input."""
+def train_transformer(steps: int = 300) -> tuple[Any, dict[str, Any], Any]:
+    """Train a two-layer transformer to say which of four token classes is most frequent in its input."""
     model = rg.networks.AttentionClassifier(vocabulary=12, length=8, width=16, heads=4, hidden=32, depth=2, classes=4)
     rng = np.random.default_rng(0)
     tokens = rng.integers(0, 12, (256, 8))
@@ -56,13 +56,13 @@ def trained_transformer(steps: int = 300) -> tuple[Any, dict[str, Any], Any]:
     for step in range(1, steps + 1):  # Adam
         _, grads = model.value_and_grad(params, (tokens, labels))
         first = {n: 0.9 * first[n] + 0.1 * grads[n] for n in params}
-        second = {n: 0.999 * second[n] + 0.001 * _squared(grads[n]) for n in params}
+        second = {n: 0.999 * second[n] + 0.001 * _square(grads[n]) for n in params}
         rate = 0.01 * np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
         params = {n: params[n] - _ratio(first[n], second[n], rate) for n in params}
     return model, params, (tokens, labels)
 
 
-def _squared(block: Any) -> Any:
+def _square(block: Any) -> Any:
     return rg.Pair(block.G**2, block.H**2) if isinstance(block, rg.Pair) else block**2
 
 
@@ -80,7 +80,7 @@ class Small:
     rho = 0.05
 
     def __init__(self, quick: bool) -> None:
-        self.model, self.params, batch = trained_transformer(50 if quick else 300)
+        self.model, self.params, batch = train_transformer(50 if quick else 300)
         self.batch = tuple(part[: 32 if quick else None] for part in batch)
         self.n_iter = 5 if quick else 20
 
@@ -157,7 +157,7 @@ def measure(network: Any, results: experiment.Results, scales: list[float]) -> d
                 for i, scale in enumerate([None, *scales]):
                     begun = i + (k + 2 * j) * (len(scales) + 1)
                     tell(begun, total, f"{kind}, {dtype}" + (f", a = {scale:g}" if scale else ""))
-                    at = network.params if scale is None else moved(network.params, scale, i)
+                    at = network.params if scale is None else move_heads(network.params, scale, i)
                     values.append(
                         results.measure(f"{label}, {scale}", lambda k=kind, d=dtype, p=at: sharpness(k, d, p))
                     )

@@ -30,7 +30,7 @@ import scipy.special
 from refgeo import diagonal
 from validation import experiment
 from validation.findings.study import statistics
-from validation.findings.study.diagonal_sets import DIMENSION, RHO, Setting, drawn, top_eigenvalues
+from validation.findings.study.diagonal_sets import DIMENSION, RHO, Setting, draw_set, top_eigenvalues
 
 ALPHAS = (1e-4, 10.0)
 """The smallest and the largest start: near both ends of the path."""
@@ -107,23 +107,23 @@ def limits(points: float, zeros: float, noise: float) -> tuple[float, float]:
     square = variance + share / points
     for _ in range(3000):
         before = square
-        square = variance + _thresholded(points, share, np.sqrt(square)) / points
+        square = variance + _threshold_error(points, share, np.sqrt(square)) / points
         if square < 1e-12 or abs(square - before) < 1e-10 * before:
             break
     return (square - variance) * points / share, 1.0 - points + noise**2 * points / (1.0 - points)
 
 
-def _thresholded(points: float, share: float, tau: float) -> float:
-    """The mean squared error of soft thresholding, at the θ that leaves a share `points` of the coordinates."""
+def _threshold_error(points: float, share: float, tau: float) -> float:
+    """Return the mean squared error of soft thresholding, at the θ that leaves a share `points` of the coordinates."""
     spread = np.hypot(1.0, tau)  # of β* + N(0, τ²) where β* is not zero
 
     def tail(x: float) -> float:
         return float(scipy.special.ndtr(-x))
 
-    def left(theta: float) -> float:
+    def excess(theta: float) -> float:
         return 2.0 * (share * tail(theta / spread) + (1.0 - share) * tail(theta / tau)) - points
 
-    theta = scipy.optimize.brentq(left, 0.0, 40.0 * spread)
+    theta = scipy.optimize.brentq(excess, 0.0, 40.0 * spread)
     c, t, zero = 1.0 / spread**2, theta / spread, theta / tau
     density, density_at_zero = (np.exp(-0.5 * x * x) / np.sqrt(2.0 * np.pi) for x in (t, zero))
     second = t * density + tail(t)  # E N² 1(N > t)
@@ -136,7 +136,7 @@ def _thresholded(points: float, share: float, tau: float) -> float:
 
 def one_set(seed: int, n: int, zeros: float, noise: float, networks: int = NETWORKS) -> dict[str, Any]:
     """τ of one set, how sharpness and error change along the path, and the errors of both ends."""
-    X, y, truth = drawn(Setting(zeros=zeros, n=n, noise=noise), np.random.default_rng([seed, n, DIMENSION]))
+    X, y, truth = draw_set(Setting(zeros=zeros, n=n, noise=noise), np.random.default_rng([seed, n, DIMENSION]))
     alphas = np.geomspace(*ALPHAS, networks)
     beta = path(X, y, alphas)
     certified = diagonal.worst_case("inv", *weights(beta, alphas), X, y, RHO, tight=False)
@@ -172,8 +172,8 @@ def cells(quick: bool) -> dict[str, dict[str, tuple[int, float, float]]]:
     }
 
 
-def summarised(sets: list[dict[str, Any]], at: tuple[float, float]) -> dict[str, Any]:
-    """Medians over the sets of a cell, and how many of them have the sign that their own two ends predict."""
+def summarise(sets: list[dict[str, Any]], at: tuple[float, float]) -> dict[str, Any]:
+    """Return medians over the sets of a cell, and how many of them have the sign that their own two ends predict."""
     target = [item for item in sets if "tau" in item]
     if not target:
         return {"at": list(at), "sets": 0}
@@ -191,8 +191,8 @@ def summarised(sets: list[dict[str, Any]], at: tuple[float, float]) -> dict[str,
     }
 
 
-def counted(sets: list[dict[str, Any]]) -> dict[str, list[int]]:
-    """Of all sets with a τ, and of those that meet a condition: how many there are, and how many are as predicted."""
+def count_predicted(sets: list[dict[str, Any]]) -> dict[str, list[int]]:
+    """Return how many sets have a τ, and meet a condition, and how many of these are as predicted."""
     of = {name: np.array([item[name] for item in sets if "tau" in item]) for name in sets[0]}
     difference, sharpness = of["ends"][:, 0] - of["ends"][:, 1], of["sharpness along the path"]
     one_way = np.abs(of["error along the path"]) > 0.95
@@ -224,7 +224,7 @@ def over_all(sets: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str
         return share(np.sign([item[name] for item in sets]) == predicted)
 
     return {
-        "sets": counted(sets),
+        "sets": count_predicted(sets),
         "as theory predicts": share(np.where(theory, negative, 1.0 - negative)),
         "the more frequent sign of each cell": share(np.maximum(negative, 1.0 - negative)),
         "the more frequent sign": max(share(negative), 1.0 - share(negative)),
@@ -241,14 +241,14 @@ def as_predicted(row: dict[str, Any]) -> bool:
     return bool(np.sign(row["tau"][0]) == np.sign(row["difference of the ends"]))
 
 
-def measured(
+def measure_cells(
     results: experiment.Results, function: Any, chosen: dict[str, tuple[Any, ...]], at: Any, workers: int, what: str
 ) -> dict[str, Any]:
-    """The summary of every cell, each with as many sets as the settings of `results` say."""
+    """Return the summary of every cell, each with as many sets as the settings of `results` say."""
     seeds = range(results.settings["seeds"])
     tasks = {f"{name} | {seed}": (seed, *cell) for name, cell in chosen.items() for seed in seeds}
     sets = iter(results.measure_all(function, tasks, workers, what))
-    return {name: summarised([next(sets) for _ in seeds], at(*cell)) for name, cell in chosen.items()}
+    return {name: summarise([next(sets) for _ in seeds], at(*cell)) for name, cell in chosen.items()}
 
 
 def diagram(axis: Any, table: dict[str, Any]) -> Any:
@@ -306,8 +306,8 @@ def plot(table: dict[str, dict[str, Any]], place: Path) -> None:
     plt.close(figure)
 
 
-def told(grid: str, rows: dict[str, Any]) -> str:
-    """How often the prediction holds."""
+def describe(grid: str, rows: dict[str, Any]) -> str:
+    """Describe how often the prediction holds."""
     cells = {name: row for name, row in rows.items() if row["sets"]}
     fails = [name for name, row in cells.items() if not as_predicted(row)]
     return (
@@ -317,17 +317,17 @@ def told(grid: str, rows: dict[str, Any]) -> str:
     )
 
 
-def measured_grid(
+def measure_grid(
     results: experiment.Results, grid: str, quick: bool, workers: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The cells of a grid, and on finer paths those whose median τ does not have the predicted sign."""
+    """Measure the cells of a grid, and on finer paths those whose median τ does not have the predicted sign."""
 
     def at(n: int, zeros: float, noise: float, networks: int) -> tuple[float, float]:
         return (n / DIMENSION if grid == "n/d" else noise), zeros
 
     def of(chosen: list[tuple[str, tuple[int, float, float]]], networks: int) -> dict[str, Any]:
         named = {f"{name}, {networks} networks": (*cell, networks) for name, cell in chosen}
-        return measured(results, one_set, named, at, workers, f"{grid} and zeros, sets of {networks} networks")
+        return measure_cells(results, one_set, named, at, workers, f"{grid} and zeros, sets of {networks} networks")
 
     chosen = list(cells(quick)[grid].items())
     rows = of(chosen, NETWORKS)
@@ -346,14 +346,14 @@ def main() -> None:
     results = experiment.Results(options.out / "phase.json", settings)
     table: dict[str, dict[str, Any]] = {}
     for grid in cells(options.quick):
-        table[grid], table[f"{grid}, finer paths"] = measured_grid(results, grid, options.quick, options.workers)
+        table[grid], table[f"{grid}, finer paths"] = measure_grid(results, grid, options.quick, options.workers)
     rows = {name: row for grid in cells(options.quick) for name, row in table[grid].items()}
     sets = [results.values[f"{name} | {seed}"] for name in rows for seed in range(seeds)]
     results.values["summary"] = table | {"all sets": over_all(sets, list(rows.values()))}
     results.save()
     plot(table, options.out / "phase.png")
     for grid, part in table.items():
-        experiment.console.print(told(grid, part))
+        experiment.console.print(describe(grid, part))
 
 
 if __name__ == "__main__":

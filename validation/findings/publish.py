@@ -18,7 +18,7 @@ from typing import Any
 from validation import experiment
 from validation.findings.study import runner
 from validation.findings.study.runner import Row, load_table, measure_at, of_population, save_table
-from validation.findings.study.statistics import Estimate, signed
+from validation.findings.study.statistics import Estimate, format_signed
 from validation.paper import protocol
 from validation.paper.table1 import PAPER
 
@@ -35,8 +35,8 @@ TABLES = ("accuracy.csv", "first_call.csv", "operations.csv", "spectrum.csv", "i
 """Tables that pages of the documentation include or link."""
 
 
-def published(source: Path) -> dict[str, Any]:
-    """Of one experiment: the first value beside the summary is the sample."""
+def select_published(source: Path) -> dict[str, Any]:
+    """Select what is published of one experiment: the first value beside the summary is the sample."""
     document = json.loads(source.read_text(encoding="utf-8"))
     values = document["values"]
     sample = next(name for name in values if name != "summary")
@@ -48,12 +48,12 @@ def published(source: Path) -> dict[str, Any]:
     }
 
 
-def rounded(value: Any, digits: int = 4) -> Any:
-    """All numbers of a document to so many digits."""
+def round_numbers(value: Any, digits: int = 4) -> Any:
+    """Round all numbers of a document to so many digits."""
     if isinstance(value, dict):
-        return {name: rounded(item, digits) for name, item in value.items()}
+        return {name: round_numbers(item, digits) for name, item in value.items()}
     if isinstance(value, list):
-        return [rounded(item, digits) for item in value]
+        return [round_numbers(item, digits) for item in value]
     return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
@@ -63,7 +63,7 @@ def by_model(rows: list[Row]) -> list[Row]:
     chosen = first if len({row["model"] for row in first}) > 1 else rows
     measures = {measure_at(row) for row in chosen}
     return [
-        {name: rounded(value, 6) if name in measures else value for name, value in item.items()}
+        {name: round_numbers(value, 6) if name in measures else value for name, value in item.items()}
         for item in runner.by_model(chosen, measure_at)
     ]
 
@@ -74,7 +74,7 @@ def publish_table1(folder: Path) -> None:
     document = json.loads((folder / "table1.json").read_text(encoding="utf-8"))
     before = json.loads(place.read_text(encoding="utf-8"))
     merged = {name: {**before[name], **document[name]} for name in ("settings", "versions", "populations", "predicts")}
-    save(place, rounded({**document, **merged}))
+    save(place, round_numbers({**document, **merged}))
     for population, rows in of_population(load_table(folder / "table1.csv")).items():
         save_table(by_model(rows), HERE / "results" / f"table1-{population}.csv")
     if (picture := folder / "table1.png").is_file():  # of populations that are one set each
@@ -86,13 +86,13 @@ def page_table(document: dict[str, Any], population: str) -> str:
     first, second = (document["populations"][f"{population}-{draw}"] for draw in (0, 1))
     counts = [f"first {first['models']}", f"{second['models']} others"]
     rows = []
-    measured = {name: radii for name, radii in protocol.fixed_radii(population).items() if name in protocol.NAMES}
+    measured = {name: radii for name, radii in protocol.read_radii(population).items() if name in protocol.NAMES}
     for measure, radii in measured.items():
         for increase, rho in zip(protocol.INCREASES, radii, strict=True):
             here, target = (result["gap"][measure][f"{rho:g}"] for result in (first, second))
             paper = PAPER[population].get(measure)
             rows.append([
-                f"{measure}, {increase:g}", "" if paper is None else signed(paper),
+                f"{measure}, {increase:g}", "" if paper is None else format_signed(paper),
                 *(str(Estimate(*of["tau_a"])) for of in (here, target)),
             ])  # fmt: skip
     for name in (name for name in ("augmentation", "train error") if name in first["others"]):
@@ -117,7 +117,7 @@ def main() -> None:
         if not source.is_file() or "summary" not in json.loads(source.read_text(encoding="utf-8"))["values"]:
             print(f"{name}: not finished in {folder}, left as it is")
             continue
-        save(HERE / "results" / f"{name}.json", published(source))
+        save(HERE / "results" / f"{name}.json", select_published(source))
         for picture in pictures:
             shutil.copy(folder / f"{picture}.png", HERE / "figures" / f"{picture}.png")
         print(f"{name}: published")

@@ -20,7 +20,7 @@ import numpy as np
 import refgeo as rg
 from refgeo.support.progress import show_progress
 from validation import experiment
-from validation.findings.orbit import NETWORKS, moved, networks
+from validation.findings.orbit import NETWORKS, move_heads, networks
 
 KINDS = ("inv", "mix", "Euclidean")
 
@@ -126,7 +126,7 @@ def main() -> None:
         loss = network.loss(np.float64)
         with show_progress(network.name) as tell:
             for seed, scale in enumerate(scales):
-                params = moved(network.params, scale, seed)
+                params = move_heads(network.params, scale, seed)
                 for i, kind in enumerate(KINDS):
                     tell(seed * len(KINDS) + i, len(scales) * len(KINDS), f"{kind}, a = {scale:g}")
                     results.measure(

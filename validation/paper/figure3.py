@@ -46,14 +46,14 @@ MAP = [
 ]
 
 
-def called(setting: Setting) -> str:
-    """What the map calls a setting."""
+def name_of(setting: Setting) -> str:
+    """Return what the map calls a setting."""
     (small, large), (low, high) = setting.size, setting.share
     return f"n {setting.n}, {setting.start} {small:g} to {large:g}, steps {low:.0%} to {high:.0%}"
 
 
-def decided(found: diagonal.Certified) -> list[float]:
-    """The share of pairs whose order the bounds prove, for every radius."""
+def share_decided(found: diagonal.Certified) -> list[float]:
+    """Return the share of pairs whose order the bounds prove, for every radius."""
     shares = []
     for lower, upper in zip(found.lower, found.upper, strict=True):
         apart = upper[:, None] < lower
@@ -61,14 +61,14 @@ def decided(found: diagonal.Certified) -> list[float]:
     return shares
 
 
-def printed_26(u: Any, v: Any, X: Any, y: Any, rho: Any) -> Any:
-    """(26), max of 4bᵀ(β₀ ⊙ (β₀ − β*)) + 4bᵀ diag(β₀(2β₀ − β*)) b over ‖b‖ ≤ ρ, with the least-norm solution for β*."""
+def formula_26(u: Any, v: Any, X: Any, y: Any, rho: Any) -> Any:
+    """Return (26), max of 4bᵀ(β₀ ⊙ (β₀ − β*)) + 4bᵀ diag(β₀(2β₀ − β*)) b over ‖b‖ ≤ ρ; β* has the least norm."""
     beta, least = u * v, np.linalg.pinv(X) @ y
     return maximise_diagonal_quadratic(4.0 * beta * (beta - least), 8.0 * beta * (2.0 * beta - least), rho).lower
 
 
-def printed_35(u: Any, v: Any, X: Any, y: Any, rho: Any) -> Any:
-    """(35), ρ‖β₀ − β*‖."""
+def formula_35(u: Any, v: Any, X: Any, y: Any, rho: Any) -> Any:
+    """Return (35), ρ‖β₀ − β*‖."""
     return rho * np.linalg.norm(u * v - np.linalg.pinv(X) @ y, axis=-1)
 
 
@@ -89,12 +89,12 @@ def cell(setting: dict[str, Any], seed: int, radii: Sequence[float]) -> dict[str
         certified = diagonal.worst_case(name, *network, rho, n_starts=0, tight=False)
         result["tau"][name] = tau(certified.lower)
         result["bounds"][name] = {
-            "decided": decided(certified),
+            "decided": share_decided(certified),
             "widest gap": [float(gap) for gap in certified.gap.max(axis=1)],
             "leaves domain": [float(share) for share in certified.leaves_domain.mean(axis=1)],
         }
-    result["tau"][PRINTED["inv"]] = tau(printed_26(*network, rho))
-    result["tau"][PRINTED["mix"]] = tau(printed_35(*network, rho))
+    result["tau"][PRINTED["inv"]] = tau(formula_26(*network, rho))
+    result["tau"][PRINTED["mix"]] = tau(formula_35(*network, rho))
     return result
 
 
@@ -114,21 +114,21 @@ def portrait(seed: int, rho: float, n_iter: int) -> dict[str, Any]:
 def auto_pgd(name: str, u: Any, v: Any, X: Any, y: Any, rho: float, n_iter: int) -> float:
     """The general search's value for one network."""
 
-    def evaluated(a: Any, b: Any) -> tuple[float, Any]:
+    def evaluate(a: Any, b: Any) -> tuple[float, Any]:
         residual = X @ (a * b) - y
         return float(residual @ residual), 2.0 * X.T @ residual
 
     if name == "adaptive":
 
         def on_arrays(w: Any) -> tuple[float, Any]:
-            value, e = evaluated(*w)
+            value, e = evaluate(*w)
             return value, np.stack([e * w[1], e * w[0]])
 
         return rg.adaptive_sharpness(on_arrays, np.stack([u, v]), rho, n_iter=n_iter, n_restarts=1).value
 
     def on_pairs(pair: rg.Pair) -> tuple[float, Any]:
         a, b = pair.G[:, 0, 0], pair.H[:, 0, 0]
-        value, e = evaluated(a, b)
+        value, e = evaluate(a, b)
         return value, rg.Pair((e * b)[:, None, None], (e * a)[:, None, None])
 
     metric = rg.InvariantMetric() if name == "inv" else rg.MixedMetric()
@@ -136,13 +136,13 @@ def auto_pgd(name: str, u: Any, v: Any, X: Any, y: Any, rho: float, n_iter: int)
     return rg.worst_case_sharpness(on_pairs, point, metric, rho, n_iter=n_iter, n_restarts=1).value
 
 
-def summarised(settings: Sequence[Setting], cells: list[dict[str, Any]], radii: Sequence[float]) -> dict[str, Any]:
-    """Medians over seeds, by setting, measure and radius."""
+def summarise(settings: Sequence[Setting], cells: list[dict[str, Any]], radii: Sequence[float]) -> dict[str, Any]:
+    """Return medians over seeds, by setting, measure and radius."""
     by_setting = np.array(cells, dtype=object).reshape(len(settings), -1)
     table = {}
     for setting, row in zip(settings, by_setting, strict=True):
         sets = [result for result in row if "tau" in result]
-        table[called(setting)] = {
+        table[name_of(setting)] = {
             "sets": len(sets),
             "trained": float(np.mean([result["trained"] for result in row])),
             "tau": {
@@ -168,8 +168,8 @@ def median_set(cells: Sequence[dict[str, Any]], radius: int) -> int:
     return sorted(taus, key=lambda seed: taus[seed])[(len(taus) - 1) // 2]
 
 
-def reached(table: dict[str, Any], measure: str, value: float, radii: Sequence[float]) -> list[str]:
-    """Where a median's interval, or its neighbourhood of 0.02, holds the paper's number."""
+def find_reached(table: dict[str, Any], measure: str, value: float, radii: Sequence[float]) -> list[str]:
+    """Find where a median's interval, or its neighbourhood of 0.02, holds the paper's number."""
     places = []
     for setting, row in table.items():
         for radius, (middle, low, high) in zip(radii, row["tau"].get(measure, ()), strict=False):
@@ -257,7 +257,7 @@ def main() -> None:
     cells: list[dict[str, Any]] = []
     for part in (chosen[:1], chosen[1:]):
         tasks: dict[str, tuple[Any, ...]] = {
-            f"{called(setting)}, seed {seed}": (asdict(setting), seed, radii)
+            f"{name_of(setting)}, seed {seed}": (asdict(setting), seed, radii)
             for setting in part
             for seed in range(seeds)
         }
@@ -266,7 +266,7 @@ def main() -> None:
         with experiment.console.status("the median set, with tight bounds and Auto-PGD"):
             picture = results.measure("portrait", lambda shown=shown: portrait(shown, radii[middle], 20))
         plot_portrait(picture, options.out / "figure3.png")
-    table = results.values["summary"] = summarised(chosen, cells, radii)
+    table = results.values["summary"] = summarise(chosen, cells, radii)
     results.save()
     plot_map(table, radii, options.out / "figure3_map.png")
     say(table, radii, picture)
@@ -276,10 +276,10 @@ def main() -> None:
 def say(table: dict[str, Any], radii: Sequence[float], picture: dict[str, Any]) -> None:
     """The findings beside the paper's numbers."""
     say_line = experiment.console.print
-    reference = table[called(REFERENCE)]
+    reference = table[name_of(REFERENCE)]
     where = radii.index(picture["rho"])
     say_line(
-        f"reference ({called(REFERENCE)}), ρ = {picture['rho']:g}, medians over {reference['sets']} sets "
+        f"reference ({name_of(REFERENCE)}), ρ = {picture['rho']:g}, medians over {reference['sets']} sets "
         f"with {reference['trained']:.0%} of the networks trained; the picture is of set {picture['seed']}:"
     )
     for name, paper in PAPER.items():
@@ -305,7 +305,7 @@ def say(table: dict[str, Any], radii: Sequence[float], picture: dict[str, Any]) 
     say_line(f"nearest with the printed formulas: {closest(table, ['adaptive', *PRINTED.values()], radii)}")
     say_line(f"adaptive and inv: medians differ by at most {max(differences):.2f} over all settings and radii")
     for measure, value in MEASURES.items():
-        places = reached(table, measure, value, radii)
+        places = find_reached(table, measure, value, radii)
         total = sum(len(row["tau"].get(measure, ())) for row in table.values())
         say_line(
             f"{measure}: the paper's {value} is reached in {len(places)} of {total} places"

@@ -89,8 +89,8 @@ def radii(rows: Sequence[Row]) -> dict[str, list[float]]:
     return result
 
 
-def fixed_radii(population: str) -> dict[str, list[float]]:
-    """Those of the file. Without Γ, mix has those of mix; it belongs to the description.
+def read_radii(population: str) -> dict[str, list[float]]:
+    """Return the radii of the file. Without Γ, mix has those of mix; it belongs to the description.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def predicting(population: str, populations: Mapping[str, Any]) -> dict[str, Any
     ----------
     population : "images" or "definitions"
     populations : dict
-        What `validation.paper.table1.described` says of each.
+        What `validation.paper.table1.describe` says of each.
 
     Returns
     -------
@@ -123,7 +123,7 @@ def predicting(population: str, populations: Mapping[str, Any]) -> dict[str, Any
     if any((of.get("models"), of.get("batches")) != (MODELS[population], BATCHES) for of in draws):
         return {}
     both = [of["gap"] for of in draws]
-    tests = [(name, f"{rho:g}") for name in NAMES for rho in fixed_radii(population)[name]]
+    tests = [(name, f"{rho:g}") for name in NAMES for rho in read_radii(population)[name]]
     if any(of.get(name, {}).get(rho, {}).get("models") != MODELS[population] for of in both for name, rho in tests):
         return {}
     corrected = [holm([of[name][rho]["p"] for name, rho in tests]) for of in both]
@@ -131,7 +131,7 @@ def predicting(population: str, populations: Mapping[str, Any]) -> dict[str, Any
     for (name, rho), *p in zip(tests, *corrected, strict=True):
         result[f"{name} @ {rho}"] = {"p, Holm": p, "verdict": verdict([of[name][rho] for of in both], p)}
         if name != NAMES[0]:
-            increase = f"{INCREASES[fixed_radii(population)[name].index(float(rho))]:g}"
+            increase = f"{INCREASES[read_radii(population)[name].index(float(rho))]:g}"
             beside = [np.sign(PAPER[population][name]) * np.array(of["minus adaptive"][increase][name]) for of in draws]
             result[f"{name} @ {rho}"]["better than adaptive"] = all(bool(min(item) > 0.0) for item in beside)
     return result
@@ -141,7 +141,7 @@ def minus_adaptive(population: str, rows: Sequence[Row]) -> dict[str, dict[str, 
     """τ with the gap of each other measure minus that of adaptive sharpness, at the same increase of the loss; of those
     that all models have.
     """
-    models, fixed, result = by_model(rows, measure_at), fixed_radii(population), {}
+    models, fixed, result = by_model(rows, measure_at), read_radii(population), {}
     gap = [item["gap"] for item in models]
     for k, increase in enumerate(INCREASES):
         values = {name: [item.get(f"{name} @ {of[k]:g}", np.nan) for item in models] for name, of in fixed.items()}

@@ -30,8 +30,8 @@ RULES = {
 }
 
 
-def drawn(rule: str, h: int, rng: np.random.Generator) -> Any:
-    """A random element of GL(h)."""
+def draw_element(rule: str, h: int, rng: np.random.Generator) -> Any:
+    """Draw an element of GL(h)."""
     K = rng.standard_normal((h, h))
     if rule == "gaussian":
         return K
@@ -49,7 +49,7 @@ def measure(h: int, rule: str, draws: int = 200, seed: int = 0) -> dict[str, Any
     G, H = (np.linalg.qr(rng.standard_normal((ROWS, h)))[0] for _ in "GH")  # balanced, all singular values 1
     excess = []
     for _ in range(draws):
-        A = drawn(rule, h, rng)
+        A = draw_element(rule, h, rng)
         excess.append(trace(np.linalg.solve(A.T, G.T).T, H @ A.T) / trace(G, H) - 1.0)
     quartiles = np.quantile(excess, [0.25, 0.5, 0.75]).tolist()
     return {"h": h, "rule": rule, "median": quartiles[1], "quartiles": [quartiles[0], quartiles[2]]}

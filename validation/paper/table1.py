@@ -31,7 +31,7 @@ from validation import experiment
 from validation.findings.study import runner, summary
 from validation.findings.study.measures import Effort
 from validation.findings.study.runner import Row, Task, Workers, load_table, of_population, run, save_table
-from validation.findings.study.statistics import Estimate, signed
+from validation.findings.study.statistics import Estimate, format_signed
 from validation.paper import protocol
 
 PAPER = {"diagonal": {"adaptive": -0.68, "inv": -0.83, "mix": -0.86}} | protocol.PAPER
@@ -59,7 +59,7 @@ def of_protocol(population: str, options: dict[str, Any], quick: bool, out: Path
     options, effort = (options | QUICK[population], Effort(n_iter=5)) if quick else (options, Effort())
     return [
         task
-        for name, radii in protocol.fixed_radii(population).items()
+        for name, radii in protocol.read_radii(population).items()
         for task in all_units(module, options, (name,), radii, effort, out)
     ]
 
@@ -72,10 +72,10 @@ def all_units(
     return [replace(first, unit=unit) for unit in first.population.units()]
 
 
-def described(rows: Sequence[Row]) -> dict[str, Any]:
-    """What the table says of every population, and of two of the protocol together."""
+def describe(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return what the table says of every population, and of two of the protocol together."""
     parts = of_population(rows)
-    populations = {name: _described(part) for name, part in parts.items()}
+    populations = {name: _describe_part(part) for name, part in parts.items()}
     for name, part in parts.items():
         if kind_of(name) in protocol.POPULATIONS:
             populations[name]["minus adaptive"] = protocol.minus_adaptive(kind_of(name), part)
@@ -83,7 +83,7 @@ def described(rows: Sequence[Row]) -> dict[str, Any]:
     return {"populations": populations, "predicts": {name: result for name, result in predicts.items() if result}}
 
 
-def _described(rows: Sequence[Row]) -> dict[str, Any]:
+def _describe_part(rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "models": len({(row["unit"], row["model"]) for row in rows}),
         "batches": len({row["batch"] for row in rows}),
@@ -119,7 +119,7 @@ def study(chosen: Sequence[Task], out: Path, workers: Workers) -> dict[str, Any]
     document = {
         "settings": settings_of(chosen),
         "versions": runner.versions_of(chosen),
-        **described(load_table(out / "table1.csv")),
+        **describe(load_table(out / "table1.csv")),
     }
     text = json.dumps(document, indent=1)
     write_text(out / "table1.json", text)
@@ -159,7 +159,7 @@ def say(document: dict[str, Any]) -> None:
                     measure, rho, str(Estimate(*numbers["tau_a"])), f"{numbers['p']:.3f}",
                     "" if given is None else str(Estimate(*given)),
                     "" if error is None else str(Estimate(*error["tau_a"])),
-                    "" if paper is None else signed(paper),
+                    "" if paper is None else format_signed(paper),
                 )  # fmt: skip
         experiment.console.print(shown)
     for population, by_measure in document["predicts"].items():

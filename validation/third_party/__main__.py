@@ -81,7 +81,7 @@ def optimiser(entry, seeds):
         "differences": {kind: float(f"{value:.2g}") for kind, value in differences.items()},
         "said": laws[0].message,
         "starts": rows["step.starts"].message,
-        "recomputed": page.rounded(json.loads(done.stdout.splitlines()[-1])),
+        "recomputed": page.round_numbers(json.loads(done.stdout.splitlines()[-1])),
     }
 
 
@@ -149,7 +149,7 @@ def judge(results, chosen, seeds, workers, save):
     for name, merge in merges.MERGES.items():
         if chosen(f"add_weighted_adapter, {name}") and is_here("PEFT add_weighted_adapter", "peft"):
             laws = {law: merges.error(merge, function) for law, function in merges.LAWS.items()}
-            results["merges"][name] = {"version": version_of("peft")} | page.rounded(laws)
+            results["merges"][name] = {"version": version_of("peft")} | page.round_numbers(laws)
 
 
 def as_known(results):

@@ -11,15 +11,15 @@ ROUNDINGS = 500.0
 """Of Gram matrices whose factors have condition numbers of 2, inverted, with room for a right merge."""
 
 
-def drawn(rng, rows, h):
-    """A factor of condition number 2."""
+def draw_factor(rng, rows, h):
+    """Draw a factor of condition number 2."""
     left, right = (np.linalg.qr(rng.standard_normal((k, h)))[0] for k in (rows, h))
     return (left * rng.permutation(np.geomspace(1.0, 0.5, h))) @ right.T
 
 
 def adapters(sizes, count):
     rng, (n, m, h) = np.random.default_rng(sizes), sizes
-    return [(drawn(rng, n, h), drawn(rng, m, h)) for _ in range(count)]
+    return [(draw_factor(rng, n, h), draw_factor(rng, m, h)) for _ in range(count)]
 
 
 def product(pair):
@@ -41,7 +41,7 @@ def counted(merge, sizes):
 def representation(merge, sizes):
     """Other factors (G A⁻¹, H Aᵀ) of one adapter give the same product."""
     (G, H), second = two = adapters(sizes, 2)
-    A = drawn(np.random.default_rng(0), sizes[2], sizes[2])
+    A = draw_factor(np.random.default_rng(0), sizes[2], sizes[2])
     return merge(two, [0.25, 0.75]), product(merge([(G @ np.linalg.inv(A), H @ A.T), second], [0.25, 0.75])), two
 
 
@@ -77,8 +77,8 @@ def error(merge, law):
     return max(errors) if max(errors) > ROUNDINGS * np.finfo(float).eps else 0.0
 
 
-def merged_by(combination, use_rslora=False, **options):
-    """The merge of adapters of one layer; factors include the scaling."""
+def merge_with(combination, use_rslora=False, **options):
+    """Return the merge of adapters of one layer; factors include the scaling."""
 
     def merge(factors, weights):
         import torch
@@ -106,14 +106,14 @@ def merged_by(combination, use_rslora=False, **options):
 
 
 MERGES = {
-    "svd": merged_by("svd"),
-    "cat": merged_by("cat"),
-    "linear": merged_by("linear"),
-    "ties": merged_by("ties", density=1.0),
-    "ties_svd": merged_by("ties_svd", density=1.0),
-    "dare_linear": merged_by("dare_linear", density=0.5),
-    "dare_linear_svd": merged_by("dare_linear_svd", density=0.5),
-    "magnitude_prune": merged_by("magnitude_prune", density=1.0),
-    "magnitude_prune_svd": merged_by("magnitude_prune_svd", density=1.0),
+    "svd": merge_with("svd"),
+    "cat": merge_with("cat"),
+    "linear": merge_with("linear"),
+    "ties": merge_with("ties", density=1.0),
+    "ties_svd": merge_with("ties_svd", density=1.0),
+    "dare_linear": merge_with("dare_linear", density=0.5),
+    "dare_linear_svd": merge_with("dare_linear_svd", density=0.5),
+    "magnitude_prune": merge_with("magnitude_prune", density=1.0),
+    "magnitude_prune_svd": merge_with("magnitude_prune_svd", density=1.0),
 }
 """Those that drop entries keep all of them, but for those that drop them at random."""

@@ -322,8 +322,8 @@ intrinsic_muon_v5 = intrinsic_muon("v5")
 intrinsic_muon_compact = intrinsic_muon("v5_compact")
 
 
-def fixed_rank_method(name):
-    """A step of iMuon's authors' experiment with MovieLens: a function of factors, and their retraction."""
+def imuon_method(name):
+    """Return a step of iMuon's authors' experiment with MovieLens: a function of factors, and their retraction."""
 
     def step(state, G, H, e_G, e_H, rate=1e-2):
         experiment = module(INTRINSIC_MUON, "experiments.run_movielens_fixed_rank", root="non-llm")
@@ -335,12 +335,12 @@ def fixed_rank_method(name):
     return SimpleNamespace(step=step)
 
 
-scaled_muon = fixed_rank_method("scaled_muon")
-spectron = fixed_rank_method("spectron_muon")
+scaled_muon = imuon_method("scaled_muon")
+spectron = imuon_method("spectron_muon")
 
 
-def balanced(base):
-    """BaLoRA: an optimiser of PyTorch, with the authors' projection after every step."""
+def wrap_balora(base):
+    """Wrap an optimiser of PyTorch as BaLoRA, with the authors' projection after every step."""
 
     def make(model, lr=1e-2, **options):
         optimiser = base(factors(model), lr=lr, **options)
@@ -357,8 +357,8 @@ def balanced(base):
     return lora(make)
 
 
-balora_sgd = balanced(torch.optim.SGD)
-balora_adamw = balanced(torch.optim.AdamW)
+balora_sgd = wrap_balora(torch.optim.SGD)
+balora_adamw = wrap_balora(torch.optim.AdamW)
 
 
 def of_mirai(path, name):
@@ -426,8 +426,8 @@ riemannion = lora(_riemannion)
 PRECONDITIONED = "Mistral-7B/mistral/custom_optimizer.py"
 
 
-def preconditioned(name, **fixed):
-    """The optimisers of the authors of Riemannian-preconditioned LoRA."""
+def make_preconditioned(name, **fixed):
+    """Return an optimiser of the authors of Riemannian-preconditioned LoRA."""
 
     def make(model, lr=1e-2, **options):
         optimiser = getattr(module("Riemannian_Preconditioned_LoRA", PRECONDITIONED), name)
@@ -436,5 +436,5 @@ def preconditioned(name, **fixed):
     return lora(make)
 
 
-preconditioned_sgd = preconditioned("SGDr", optimizer_reg=1e-6)
-preconditioned_adamw = preconditioned("AdamWr")
+preconditioned_sgd = make_preconditioned("SGDr", optimizer_reg=1e-6)
+preconditioned_adamw = make_preconditioned("AdamWr")

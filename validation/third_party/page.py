@@ -22,10 +22,10 @@ GROUPS = {  # kinds of matrices that belong to a name, in the order in which it 
 }
 
 
-def rounded(value):
-    """Numbers to two digits, wherever they are."""
+def round_numbers(value):
+    """Round numbers to two digits, wherever they are."""
     if isinstance(value, dict):
-        return {name: rounded(item) for name, item in value.items()}
+        return {name: round_numbers(item) for name, item in value.items()}
     return float(f"{value:.2g}") if isinstance(value, float) else value
 
 
@@ -137,8 +137,8 @@ def sign_of(entry):
     return f"[{sign}](programs/{name})" if sign else entry.get("sign", "as documented")
 
 
-def other(group):
-    """A table of programs."""
+def table_of_programs(group):
+    """Return a table of programs."""
     rows = []
     for entry in (item for item in JUDGED["program"] if item["group"] == group):
         name, source = entry["name"], entry["source"]
@@ -155,22 +155,23 @@ def versions_of(name):
     return [f"{package} {version}" for package, version in versions.items() if package != "torch"]
 
 
-def accused():
-    """Of each program with a correction, the answers."""
+def read_answers():
+    """Return the answers of each program with a correction."""
     return {name: programs.answers(name) for name in programs.NAMES if programs.answers(name)}
 
 
 def counts():
-    """In a sentence."""
+    """Return the sentence with the number of programs of each sign."""
+    mistakes, sentences, mended = map(count_programs, ("mistake", "imprecise", "mended upstream"))
     return (
-        f"{counted('mistake')} mistakes, {counted('imprecise')} imprecise sentences, and {counted('mended upstream')} "
-        "mistakes that are mended upstream and not in the release"
+        f"{mistakes} mistakes, {sentences} imprecise sentences, and {mended} mistakes that are mended upstream and not "
+        "in the release"
     )
 
 
-def counted(sign):
-    """How many programs have it."""
-    return sum(result["sign"] == sign for result in accused().values())
+def count_programs(sign):
+    """Return how many programs have a sign."""
+    return sum(result["sign"] == sign for result in read_answers().values())
 
 
 def merges(results):
@@ -193,8 +194,8 @@ def geometries(results):
 def text(results):
     """The page."""
     parts = {
-        "optimisers": optimisers(results), "adapters": other("adapters"),
-        "merges": merges(results), "sharpness": other("sharpness"), "geometries": geometries(results),
+        "optimisers": optimisers(results), "adapters": table_of_programs("adapters"),
+        "merges": merges(results), "sharpness": table_of_programs("sharpness"), "geometries": geometries(results),
         "counts": counts(),
     }  # fmt: skip
     page = (HERE / "page.template").read_text(encoding="utf-8")

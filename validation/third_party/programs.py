@@ -82,8 +82,8 @@ def run(name, corrected=False):
         return done.stdout
 
 
-def printed(name):
-    """What is kept in ``printed.txt``."""
+def read_printed(name):
+    """Return what is kept in ``printed.txt``."""
     if not is_mistake(name):
         return run(name)
     return f"as it is:\n{run(name)}\nwith correction.patch:\n{run(name, corrected=True)}"
@@ -105,7 +105,7 @@ def main():
         if missing(name):
             print(f"skipped: {name}: {missing(name)}")
         else:
-            (HERE / name / "printed.txt").write_text(text := printed(name), encoding="utf-8")
+            (HERE / name / "printed.txt").write_text(text := read_printed(name), encoding="utf-8")
             print(f"{name}\n{text}", flush=True)
 
 

@@ -26,16 +26,16 @@ TELLS = 1e-4
 NO_RESULT = (RuntimeError, TypeError, ValueError, np.linalg.LinAlgError)
 STEPS = 25
 KINDS = {
-    "rotations": lambda rng, r: drawn(rng, r, r, 1.0, 1.0),
+    "rotations": lambda rng, r: draw_matrix(rng, r, r, 1.0, 1.0),
     "scalings": lambda rng, r: 4.0 * np.eye(r),
-    "general": lambda rng, r: drawn(rng, r, r, 0.7, 2.1),
-    "ill-conditioned": lambda rng, r: drawn(rng, r, r, 0.1, 10.0),
+    "general": lambda rng, r: draw_matrix(rng, r, r, 0.7, 2.1),
+    "ill-conditioned": lambda rng, r: draw_matrix(rng, r, r, 0.1, 10.0),
 }
 """Of matrices M."""
 
 
-def drawn(rng, rows, columns, least, largest):
-    """A matrix with singular values between two numbers."""
+def draw_matrix(rng, rows, columns, least, largest):
+    """Draw a matrix with singular values between two numbers."""
     small = min(rows, columns)
     left, right = (np.linalg.qr(rng.standard_normal((k, small)))[0] for k in (rows, columns))
     return (left * np.geomspace(largest, least, small)) @ right.T
@@ -119,13 +119,13 @@ def good_size(backend, A, B, Y, dtype):
     return min((4.0**j for j in range(-8, 13)), key=unease)
 
 
-def recomputed(backend, dtype="float64"):
-    """The largest difference for each kind of matrices M, over sizes and seeds; and what happens from B = 0."""
+def compute_differences(backend, dtype="float64"):
+    """Return the largest difference for each kind of matrices M, over sizes and seeds; and what happens from B = 0."""
     kinds = [kind for kind in KINDS if dtype == "float64" or kind != "ill-conditioned"]
     result, from_zero = dict.fromkeys(kinds, 0.0), []
     for (n, m, r), (of_A, of_B), seed in itertools.product(SIZES, STARTS, SEEDS):
         rng, least = np.random.default_rng([n, m, r, seed]), 1.0 / CONDITION[dtype]
-        A, B = drawn(rng, r, m, least * of_A, of_A), drawn(rng, n, r, least * of_B, of_B)
+        A, B = draw_matrix(rng, r, m, least * of_A, of_A), draw_matrix(rng, n, r, least * of_B, of_B)
         Y = B @ A + np.linalg.norm(B @ A) / np.sqrt(n * m) * rng.standard_normal((n, m))
         size = good_size(backend, A, B, Y, dtype)
         item = walk(backend, A, B, Y, size, dtype)
@@ -160,7 +160,7 @@ def main(adapter, dtype="float64"):
     assert "refgeo" not in sys.modules
     backend = getattr(optimisers, adapter)
     try:
-        result = recomputed(backend, dtype)
+        result = compute_differences(backend, dtype)
     except NotImplementedError:  # the code is not there
         raise
     except NO_RESULT as error:

@@ -8,6 +8,6 @@ FOLDER = Path(__file__).parent
 FILE = FOLDER / "refgeo-vectors-1.json.gz"
 
 
-def published():
-    """What the file holds."""
+def read_published():
+    """Return what the file holds."""
     return json.loads(gzip.decompress(FILE.read_bytes()))

@@ -11,7 +11,7 @@ import hashlib
 import json
 import sys
 
-from validation.vectors import FILE, FOLDER, published, version_1
+from validation.vectors import FILE, FOLDER, read_published, version_1
 
 
 def main():
@@ -26,7 +26,7 @@ def main():
     if wanted.write:
         write(cases)
         return 0
-    known = published()["cases"]
+    known = read_published()["cases"]
     differ = [name for name in {**known, **cases} if known.get(name) != cases.get(name)]
     print(f"{len(known)} cases; {len(differ)} differ" + "".join(f"\n{name}" for name in differ))
     return int(bool(differ))

@@ -103,7 +103,7 @@ class Bert:
         named = {f"{pair}_{i}": element(rng, self.size, steep) for i in range(self.heads) for pair in ("qk", "vo")}
         return named | {f"shift_{i}": integers(rng, 1, self.size) for i in range(self.heads)}
 
-    def moved(self, w, elements):
+    def move(self, w, elements):
         target = dict(w)
         for i in range(self.heads):
             A, B = elements[f"qk_{i}"], elements[f"vo_{i}"]
@@ -149,15 +149,15 @@ class Decoder:
             j = self.group_of(i)
             q, k, v = (x * w[f"W_{part}"] for part in (f"q_{i}", f"k_{j}", f"v_{j}"))
             if self.rotary:
-                q, k = self.turned(q), self.turned(k)
+                q, k = self.rotate(q), self.rotate(k)
             attention = softmax(q * k.transpose() * (1 / arb(self.size).sqrt()), causal=True)
             y += attention * v * w[f"W_o_{i}"]
         z = root_mean_square_norm(y, w["scale_2"])
         gated = entrywise(lambda a, b: silu(a) * b, z * w["W_gate"], z * w["W_up"])
         return y + gated * w["W_down"]
 
-    def turned(self, x):
-        """Row p by the angle p·10000^(−2j/h) in the plane of columns j and j + h/2."""
+    def rotate(self, x):
+        """Rotate row p by the angle p·10000^(−2j/h) in the plane of columns j and j + h/2."""
         half = self.size // 2
         rows = []
         for p, row in enumerate(x.tolist()):
@@ -175,7 +175,7 @@ class Decoder:
             drawn[f"vo_{j}"] = element(rng, self.size, steep)
         return drawn
 
-    def moved(self, w, elements):
+    def move(self, w, elements):
         target = dict(w)
         for j in range(self.shared):
             target[f"W_k_{j}"] = w[f"W_k_{j}"] * elements[f"qk_{j}"].transpose()

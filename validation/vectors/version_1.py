@@ -71,8 +71,8 @@ def balls(matrix):
     return arb_mat(matrix.nrows(), matrix.ncols(), [arb(x) for x in matrix.entries()])
 
 
-def published(ball, condition):
-    """Midpoint, radius, and the unit of errors that a careless order of operations in double precision can cause.
+def to_published(ball, condition):
+    """Return midpoint, radius, and the unit of errors that a careless order of operations in doubles can cause.
 
     All entries have the decimal places of the 25th digit of the largest one.
     """
@@ -126,13 +126,13 @@ def element(rng, h, steep):
     return lower * powers * upper
 
 
-def moved(A, tangent):
-    """A·(G, H) = (GA⁻¹, HAᵀ); tangent vectors move alike."""
+def move(A, tangent):
+    """Return A·(G, H) = (GA⁻¹, HAᵀ); tangent vectors move alike."""
     return tangent[0] * A.inv(), tangent[1] * A.transpose()
 
 
-def moved_dual(A, e):
-    """A·e = (e_GAᵀ, e_HA⁻¹) for Euclidean gradients."""
+def move_dual(A, e):
+    """Return A·e = (e_GAᵀ, e_HA⁻¹) for Euclidean gradients."""
     return e[0] * A.transpose(), e[1] * A.inv()
 
 
@@ -149,7 +149,7 @@ def _operations(rng):
             yield name, partial(_operation, metric, given, fmpq(0))
             for label, steep in (("moved", 2), ("steep", 10)):
                 A = element(rng, h, steep)
-                target = {key: (moved_dual if key in COVECTORS else moved)(A, x) for key, x in given.items()}
+                target = {key: (move_dual if key in COVECTORS else move)(A, x) for key, x in given.items()}
                 if label == "steep":  # where these have too many digits to be doubles
                     target = {key: x for key, x in target.items() if not key.startswith("hessian")}
                 yield f"{name}-{label}", partial(_operation, metric, target, fmpq(0), moved_from=name, A=floats(A))
@@ -224,7 +224,7 @@ def _operation(metric, given, epsilon, **orbit):
 def _parts(name, parts, lost):
     ends = ("_G", "_H") if len(parts) == 2 else ("",)
     return {
-        name + end: published(part.ball if end else part.ball[0, 0], lost)
+        name + end: to_published(part.ball if end else part.ball[0, 0], lost)
         for end, part in zip(ends, parts, strict=True)
     }
 
@@ -238,7 +238,7 @@ def _distances(rng):
             ends = point(rng, n, m, 1), point(rng, n, m, 1)
             yield f"distance-{metric}-{n}x{m}x1", partial(_distance, metric, ends, partial(_on_the_cone, s))
     ends = point(rng, 3, 2, 1), point(rng, 3, 2, 1)
-    while not _turned(arb(1), *ends) > 3.4:  # so that the way leads through the apex
+    while not _turn(arb(1), *ends) > 3.4:  # so that the way leads through the apex
         ends = point(rng, 3, 2, 1), point(rng, 3, 2, 1)
     yield "distance-mix-3x2x1-apex", partial(_distance, "mix", ends, partial(_on_the_cone, 1.0))
     for h in (2, 3):
@@ -250,7 +250,7 @@ def _distances(rng):
 def _distance(metric, ends, length):
     names = ("G_1", "H_1", "G_2", "H_2")
     given = {name: floats(F) for name, F in zip(names, (*ends[0], *ends[1]), strict=True)}
-    values = {"length": published(length(*ends), max(condition(*end) for end in ends))}
+    values = {"length": to_published(length(*ends), max(condition(*end) for end in ends))}
     return {"kind": "distance", "metric": metric, "given": given, "values": values}
 
 
@@ -265,12 +265,12 @@ def _on_the_cone(s, first, second):
     if s == 0.0:
         return ((sizes[0] / sizes[1]).log() ** 2 / 2 + _angle(first, second) ** 2).sqrt()
     near_side, far_side = (x ** arb(s) / s for x in sizes)
-    turned = _turned(arb(s), first, second)
+    turned = _turn(arb(s), first, second)
     cosine = turned.cos() if turned < arb.pi() else arb(-1)
     return ((near_side**2 + far_side**2 - 2 * near_side * far_side * cosine) / 2).sqrt()
 
 
-def _turned(s, first, second):
+def _turn(s, first, second):
     return arb(2).sqrt() * s * _angle(first, second)
 
 
@@ -292,7 +292,7 @@ def _definite(rng, h):
     root, skew = factor(rng, h, h), integers(rng, h, h)
     A = element(rng, h, 1)
     X = root * root.transpose() + skew - skew.transpose()
-    return moved(A, (identity(h), X.transpose()))
+    return move(A, (identity(h), X.transpose()))
 
 
 # Trajectories of gradient descent --------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def _trajectories(rng):
             rate = fmpq(1, 4) if metric == "mix" else fmpq(2) ** -int(np.ceil(np.log2(2 * largest**2)))
             yield name, partial(_trajectory, metric, place, target, rate)
             A = element(rng, h, 2)
-            elsewhere = partial(_trajectory, metric, moved(A, place), target, rate, moved_from=name, A=floats(A))
+            elsewhere = partial(_trajectory, metric, move(A, place), target, rate, moved_from=name, A=floats(A))
             yield f"{name}-moved", elsewhere
 
 
@@ -322,7 +322,7 @@ def _trajectory(metric, place, target, rate, **orbit):
         if k in STEPS:
             result |= {f"step_{k}_G": G, f"step_{k}_H": H, f"product_{k}": G * H.transpose()}
     given = {"G": floats(place[0]), "H": floats(place[1]), "Y": floats(target), "rate": near(rate)}
-    values = {name: published(ball, 10 * lost) for name, ball in result.items()}
+    values = {name: to_published(ball, 10 * lost) for name, ball in result.items()}
     return {"kind": "descent", "metric": metric, **orbit, "given": given, "values": values}
 
 
@@ -336,7 +336,7 @@ def _networks(rng):
         yield f"network-{name}", partial(_network, name, weights, inputs)
         for steep in (0, 1, 2, 4):
             elements = network.elements(rng, steep, element, integers)
-            target = network.moved(weights, elements)
+            target = network.move(weights, elements)
             orbit = {"moved_from": f"network-{name}", "elements": {key: floats(A) for key, A in elements.items()}}
             yield f"network-{name}-moved-{steep}", partial(_network, name, target, inputs, **orbit)
 
@@ -347,6 +347,6 @@ def _network(name, weights, inputs, **orbit):
     rest = output - balls(inputs["target"])
     loss = sum((x * x for x in rest.entries()), arb(0)) / (rest.nrows() * rest.ncols())
     lost = max(condition(x) for x in weights.values())  # a score q·k of large parts is a small difference
-    values = {"output": published(output, lost), "loss": published(loss, lost)}
+    values = {"output": to_published(output, lost), "loss": to_published(loss, lost)}
     given = {key: floats(x) for key, x in {**weights, **inputs}.items()}
     return {"kind": "network", "network": name, **orbit, "given": given, "values": values}

@@ -18,7 +18,7 @@ from pathlib import Path
 from refgeo import networks
 from refgeo.support.files import imported
 from validation.findings.study.measures import Model
-from validation.findings.study.runner import Row, Task, measured
+from validation.findings.study.runner import Row, Task, measure_model
 
 
 class Population:
@@ -64,4 +64,4 @@ class Population:
         evaluate, batches = columns.pop("value_and_grad"), columns.pop("batches")
         frozen, weights = (tuple(columns.pop(name, ())) for name in ("frozen", "weights"))
         model = Model(dict(network.blocks), evaluate, batches, columns, frozen, weights)
-        return measured(task, task.unit, model)
+        return measure_model(task, task.unit, model)

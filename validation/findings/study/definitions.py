@@ -26,7 +26,7 @@ import numpy as np
 from refgeo.networks.modules import torch_value_and_grad
 from validation.findings.study import encoder
 from validation.findings.study.measures import Model
-from validation.findings.study.training import FineTuned, cross_entropy, in_parts, kept, network_of, outcomes
+from validation.findings.study.training import FineTuned, cross_entropy, in_parts, network_of, outcomes, train_or_load
 
 FIRST = 5
 """Layers that do not move: what they make of a text is computed once."""
@@ -70,7 +70,8 @@ class Population(FineTuned):
         sets = {part: self._examples(part) for part in PARTS}
         torch.manual_seed(1000 * recipe.draw + recipe.seed)
         module = encoder.classifier(2, FIRST).to(self.device)
-        kept(module, cache, unit, (recipe, FIRST, self.train), lambda net: fine_tune(net, sets["train"], recipe))
+        made_by = recipe, FIRST, self.train
+        train_or_load(module, cache, unit, made_by, lambda net: fine_tune(net, sets["train"], recipe))
         module.eval()
         network = network_of(module, "bert", 12)
         evaluate = torch_value_and_grad(module, network, cross_entropy, encoder.FROZEN, device=self.device)
@@ -113,7 +114,7 @@ class Population(FineTuned):
 
     def _examples(self, part: str) -> tuple[Any, ...]:
         count = self.train if part == "train" else min(TEST, self.train)
-        return hidden_examples(self.data, part, count, self.device)
+        return make_hidden_examples(self.data, part, count, self.device)
 
 
 def fine_tune(module: Any, examples: tuple[Any, ...], recipe: Recipe) -> None:
@@ -193,8 +194,8 @@ class Families(NamedTuple):
         ]
         return cousins[rng.integers(len(cousins))] if cousins else ""
 
-    def shared(self, a: str, b: str) -> float:
-        """Of the words of two definitions, the share that is in both."""
+    def share(self, a: str, b: str) -> float:
+        """Return the share of the words of two definitions that are in both."""
         item, second = (set(re.findall(r"[a-z]{4,}", self.of[name].text.lower())) for name in (a, b))
         return len(item & second) / max(1, len(item | second))
 
@@ -218,15 +219,15 @@ def pairs(folder: str | Path, part: str, count: int) -> list[tuple[str, str]]:
     """First and second nouns, the same for every model."""
     result, rng = families(folder), np.random.default_rng([7, PARTS.index(part)])
     if part != "challenge":
-        return list(islice(_drawn(result, part, rng), count))
-    drawn = list(islice(_drawn(result, part, rng), 10 * count))
-    ranked = sorted(dict.fromkeys(drawn), key=lambda pair: result.shared(*pair))
+        return list(islice(_draw(result, part, rng), count))
+    drawn = list(islice(_draw(result, part, rng), 10 * count))
+    ranked = sorted(dict.fromkeys(drawn), key=lambda pair: result.share(*pair))
     includes = [pair for pair in ranked if pair[1] in result.of[pair[0]].above]
     others = [pair for pair in ranked if pair[1] not in result.of[pair[0]].above]
     return includes[: count // 2] + others[::-1][: count - count // 2]
 
 
-def _drawn(found: Families, part: str, rng: np.random.Generator) -> Iterator[tuple[str, str]]:
+def _draw(found: Families, part: str, rng: np.random.Generator) -> Iterator[tuple[str, str]]:
     names, chosen = found.parts[part], set(found.parts[part])
     while True:
         name, kind = names[rng.integers(len(names))], KINDS[rng.choice(len(KINDS), p=SHARES)]
@@ -240,8 +241,10 @@ def _drawn(found: Families, part: str, rng: np.random.Generator) -> Iterator[tup
 
 
 @lru_cache(maxsize=3)
-def hidden_examples(folder: str | Path, part: str, count: int, device: str) -> tuple[Any, ...]:
-    """What the layers that do not move make of both texts, with masks; and whether the second includes the first."""
+def make_hidden_examples(folder: str | Path, part: str, count: int, device: str) -> tuple[Any, ...]:
+    """Return the outputs of the layers that do not move for both texts, with masks, and whether the second includes the
+    first.
+    """
     import torch
 
     of, chosen = nouns(folder), pairs(folder, part, count)
@@ -249,4 +252,4 @@ def hidden_examples(folder: str | Path, part: str, count: int, device: str) -> t
     labels = torch.tensor([int(b in of[a].above) for a, b in chosen])
     half = len(chosen)
     examples = ids[:half], masks[:half], ids[half:], masks[half:], labels
-    return encoder.hidden_states(tuple(example.to(device) for example in examples), FIRST)
+    return encoder.replace_tokens(tuple(example.to(device) for example in examples), FIRST)

@@ -86,8 +86,8 @@ class NetworkSet:
         return self.u * self.v
 
 
-def drawn(setting: Setting, rng: np.random.Generator) -> tuple[Any, Any, Any]:
-    """X, y and the true β of a set."""
+def draw_set(setting: Setting, rng: np.random.Generator) -> tuple[Any, Any, Any]:
+    """Draw X, y and the true β of a set."""
     truth = np.zeros(setting.d)
     support = rng.permutation(setting.d)[: max(1, round(setting.d * (1.0 - setting.zeros)))]
     truth[support] = rng.standard_normal(len(support))
@@ -99,7 +99,7 @@ def drawn(setting: Setting, rng: np.random.Generator) -> tuple[Any, Any, Any]:
 def network_set(setting: Setting, seed: int) -> NetworkSet:
     """The set of a seed, trained."""
     rng = np.random.default_rng([seed, setting.n, setting.d])
-    X, y, truth = drawn(setting, rng)
+    X, y, truth = draw_set(setting, rng)
     size, share = (np.exp(rng.uniform(*np.log(bounds), NETWORKS)) for bounds in (setting.size, setting.share))
     shape = (NETWORKS, setting.d)
     u = size[:, None] * (rng.standard_normal(shape) if setting.start == "gaussian" else np.ones(shape))

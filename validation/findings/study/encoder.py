@@ -61,8 +61,8 @@ def classifier(answers: int, first: int) -> Any:
 
         def forward(self, p: Any, mask_p: Any, q: Any, mask_q: Any, similar: bool = False) -> Any:
             inputs, mask = torch.cat([p, q]), torch.cat([mask_p, mask_q])
-            hidden = self.encoder(inputs_embeds=inputs, attention_mask=mask).last_hidden_state
-            pooled = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+            encode = self.encoder(inputs_embeds=inputs, attention_mask=mask).last_hidden_state
+            pooled = (encode * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
             if similar:
                 p, q = nn.functional.normalize(pooled, dim=1).chunk(2)
                 return SCALE * p @ q.mT
@@ -72,16 +72,16 @@ def classifier(answers: int, first: int) -> Any:
     return Classifier()
 
 
-def hidden_states(examples: tuple[Any, ...], first: int) -> tuple[Any, ...]:
-    """The examples with what the first layers make of them, instead of tokens."""
+def replace_tokens(examples: tuple[Any, ...], first: int) -> tuple[Any, ...]:
+    """Replace the tokens of examples by what the first layers make of them."""
     before = encoder().eval().to(examples[-1].device)
     del before.encoder.layer[first:]
 
-    def hidden(ids: Any, mask: Any) -> Any:
+    def encode(ids: Any, mask: Any) -> Any:
         return before(ids, mask).last_hidden_state
 
     p, mask_p, q, mask_q, labels = examples
-    return in_parts(hidden, (p, mask_p), 100), mask_p, in_parts(hidden, (q, mask_q), 100), mask_q, labels
+    return in_parts(encode, (p, mask_p), 100), mask_p, in_parts(encode, (q, mask_q), 100), mask_q, labels
 
 
 def groups(module: Any, step_size: float) -> list[dict[str, Any]]:

@@ -21,7 +21,15 @@ import numpy as np
 
 from refgeo.networks.modules import torch_value_and_grad
 from validation.findings.study.measures import Model
-from validation.findings.study.training import Draw, FineTuned, cross_entropy, in_parts, kept, network_of, outcomes
+from validation.findings.study.training import (
+    Draw,
+    FineTuned,
+    cross_entropy,
+    in_parts,
+    network_of,
+    outcomes,
+    train_or_load,
+)
 
 PATCH, WIDTH, HEADS, LAYERS = SHAPE = 7, 64, 4, 3
 TRAIN = 10_000
@@ -43,8 +51,8 @@ class Recipe:
     augmentation: int
 
     @classmethod
-    def drawn(cls, draw: int, index: int) -> Recipe:
-        """The same for the same population and index."""
+    def draw_once(cls, draw: int, index: int) -> Recipe:
+        """Draw the same for the same population and index."""
         of = Draw(1000 + draw, index)
         return cls(
             draw, index, of.between(10**-3.8, 10**-2.4), of.between(1e-4, 0.6), of.choice(*range(4, 17)),
@@ -68,7 +76,7 @@ class Population(FineTuned):
 
         torch.set_num_threads(1)
         torch.backends.mha.set_fastpath_enabled(False)  # which has no gradients
-        recipe = Recipe.drawn(self.draw, int(unit))
+        recipe = Recipe.draw_once(self.draw, int(unit))
         (x, y), test = (images(self.data, part, self.device) for part in ("train", "t10k"))
         x, y = x[: self.train], y[: self.train]
         epochs = self.epochs or recipe.epochs
@@ -76,7 +84,7 @@ class Population(FineTuned):
         torch.manual_seed(1000 * self.draw + recipe.index)
         module.head = torch.nn.Linear(WIDTH, 10)
         module.to(self.device)
-        kept(
+        train_or_load(
             module,
             cache,
             unit,
@@ -105,7 +113,7 @@ class Population(FineTuned):
         module = vision_transformer(4).to(self.device)
         x, _ = images(self.data, "train", self.device)
         epochs = 10 if self.epochs is None else 1
-        kept(
+        train_or_load(
             module,
             cache.parent / "images",  # of all draws
             "checkpoint",
@@ -126,7 +134,7 @@ class Population(FineTuned):
         evaluate = torch_value_and_grad(module, network, cross_entropy, dtype=dtype, device=self.device)
         parts = [x[k * self.batch_size : (k + 1) * self.batch_size] for k in range(self.batches)]
         turns = [torch.arange(len(part), device=self.device) % 4 for part in parts]
-        batches = [(turned(part, by), by) for part, by in zip(parts, turns, strict=True)]
+        batches = [(rotate_quarters(part, by), by) for part, by in zip(parts, turns, strict=True)]
         return Model(dict(network.blocks), lambda blocks, batch: evaluate(blocks, *batch), batches, {}, verify=False)
 
 
@@ -160,15 +168,15 @@ def _idx(folder: str | Path, name: str) -> Any:
     return np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(sizes)
 
 
-def turned(x: Any, by: Any) -> Any:
-    """Images turned by so many quarters."""
+def rotate_quarters(x: Any, by: Any) -> Any:
+    """Turn images by so many quarters."""
     import torch
 
     return torch.stack([torch.rot90(x, k, (2, 3)) for k in range(4)])[by, torch.arange(len(x), device=x.device)]
 
 
-def augmented(x: Any, strength: int, generator: Any) -> Any:
-    """Shifted by a few pixels, and half of them mirrored; 0 is not at all."""
+def augment(x: Any, strength: int, generator: Any) -> Any:
+    """Shift images by a few pixels, and mirror half of them; 0 is not at all."""
     import torch
 
     if strength == 0:
@@ -234,7 +242,7 @@ def turn(module: Any, x: Any, epochs: int, batch: int = 256) -> None:
     for optimizer in _steps(module, 1e-3, 0.05, epochs * (len(x) // batch)):
         chosen = torch.randint(len(x), (batch,), generator=generator, device=x.device)
         by = torch.randint(4, (batch,), generator=generator, device=x.device)
-        torch.nn.functional.cross_entropy(module(turned(x[chosen], by)), by).backward()
+        torch.nn.functional.cross_entropy(module(rotate_quarters(x[chosen], by)), by).backward()
         optimizer.step()
 
 
@@ -252,7 +260,7 @@ def fine_tune(module: Any, x: Any, y: Any, recipe: Recipe, epochs: int, batch: i
         if step % per_epoch == 0:
             order = torch.randperm(len(x), generator=generator, device=x.device)
         part = order[(step % per_epoch) * batch :][:batch]
-        images, target = augmented(x[part], recipe.augmentation, generator), one_hot(y[part], 10).float()
+        images, target = augment(x[part], recipe.augmentation, generator), one_hot(y[part], 10).float()
         if recipe.mixup:
             share = float(shares.beta(recipe.mixup, recipe.mixup))
             second = torch.randperm(batch, generator=generator, device=x.device)

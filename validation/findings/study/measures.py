@@ -223,11 +223,11 @@ class Measured:
             return lambda blocks: self.model.value_and_grad(blocks, batch), self.model.blocks, metric
         like = self.model.blocks
 
-        def evaluated(arrays: Blocks) -> tuple[float, Blocks]:
+        def evaluate(arrays: Blocks) -> tuple[float, Blocks]:
             value, grads = self.model.value_and_grad(_with_pairs(arrays, like), batch)
             return value, _arrays({name: _as_pair(grads[name], like[name]) for name in grads})
 
-        return evaluated, _arrays(like), metric
+        return evaluate, _arrays(like), metric
 
     def _worst(self, measure: Measure, radii: Sequence[float], batch: Any) -> list[float]:
         loss, params, metric = self._problem(measure, batch)
@@ -243,11 +243,11 @@ class Measured:
         moving = self.model.moving()
         blocks = [_block_of_the_paper(block, measure.metric) for block in moving.values()]
 
-        def evaluated(points: list[Any]) -> tuple[float, list[Any]]:
+        def evaluate(points: list[Any]) -> tuple[float, list[Any]]:
             value, grads = self.model.value_and_grad(_with_points(self.model.blocks, moving, points), batch)
             return value, [as_factors(grads[name]) for name in moving]
 
-        return [float(rg.paper.geodesic_sharpness(evaluated, blocks, rho, self.effort.n_iter)[0]) for rho in radii]
+        return [float(rg.paper.geodesic_sharpness(evaluate, blocks, rho, self.effort.n_iter)[0]) for rho in radii]
 
     def _adaptive(self, radii: Sequence[float], batch: Any) -> list[float]:
         actual = rg.adaptive_sharpness(

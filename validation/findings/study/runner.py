@@ -118,8 +118,8 @@ def work(task: Task) -> list[Row]:
     return rows
 
 
-def measured(task: Task, name: str, model: Model) -> list[Row]:
-    """All that a task measures of a model.
+def measure_model(task: Task, name: str, model: Model) -> list[Row]:
+    """Return all that a task measures of a model.
 
     Raises
     ------
@@ -176,7 +176,7 @@ def run(tasks: Sequence[Task], workers: Workers = 1) -> list[Row]:
             prepare(task.weights)
     with show_progress("models") as tell:
         tell(len(result), len(tasks), "")
-        for task, rows in _mapped(missing, workers):
+        for task, rows in _map_tasks(missing, workers):
             if done(task) is None:  # it was done on a machine with other files
                 write(task, rows)
             result[task.place] = json.loads(json.dumps(rows))
@@ -184,7 +184,7 @@ def run(tasks: Sequence[Task], workers: Workers = 1) -> list[Row]:
     return [row for task in tasks for row in result[task.place]]
 
 
-def _mapped(tasks: list[Task], workers: Workers) -> Iterator[tuple[Task, list[Row]]]:
+def _map_tasks(tasks: list[Task], workers: Workers) -> Iterator[tuple[Task, list[Row]]]:
     if callable(workers):
         yield from zip(tasks, workers(work, tasks), strict=True)
     elif workers == 1 or len(tasks) <= 1:
@@ -205,11 +205,11 @@ def on_cluster(address: str) -> Workers:
     """
     from distributed import Client
 
-    def mapped(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
+    def map_on_cluster(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
         with Client(address) as client:
             yield from (future.result() for future in client.map(function, list(tasks)))
 
-    return mapped
+    return map_on_cluster
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -233,13 +233,13 @@ def save_table(rows: Sequence[Row], place: Path) -> None:
     """Tidy CSV, a number a row, as pandas and polars read it; NaN is an empty field."""
     names = list(dict.fromkeys(name for row in rows for name in row))
 
-    def plain(value: Any) -> Any:
+    def as_cell(value: Any) -> Any:
         return "" if isinstance(value, float) and math.isnan(value) else value
 
     stream = io.StringIO()
     table = csv.DictWriter(stream, names, restval="", lineterminator="\n")
     table.writeheader()
-    table.writerows({name: plain(value) for name, value in row.items()} for row in rows)
+    table.writerows({name: as_cell(value) for name, value in row.items()} for row in rows)
     write_text(place, stream.getvalue())
 
 

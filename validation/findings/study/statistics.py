@@ -19,8 +19,8 @@ Array = npt.NDArray[np.float64]
 RESAMPLES = 2000
 
 
-def signed(value: float) -> str:
-    """With two digits, and a minus that is one.
+def format_signed(value: float) -> str:
+    """Format a number with two digits, and a true minus sign.
 
     Examples
     --------
@@ -38,7 +38,7 @@ class Estimate(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        return f"{signed(self.value)} [{signed(self.low)}, {signed(self.high)}]"
+        return f"{format_signed(self.value)} [{format_signed(self.low)}, {format_signed(self.high)}]"
 
 
 class Correlation(NamedTuple):
@@ -117,8 +117,8 @@ def rest(x: npt.ArrayLike, given: npt.ArrayLike) -> Array:
     return np.asarray(ranks - basis @ np.linalg.lstsq(basis, ranks, rcond=None)[0])
 
 
-def estimated_tau(x: npt.ArrayLike, y: npt.ArrayLike, seed: int = 0) -> Estimate:
-    """τ_a with its interval, from a bootstrap over models; NaN without a pair.
+def estimate_tau(x: npt.ArrayLike, y: npt.ArrayLike, seed: int = 0) -> Estimate:
+    """Return τ_a with its interval, from a bootstrap over models; NaN without a pair.
 
     Examples
     --------
@@ -138,7 +138,7 @@ def correlation(x: npt.ArrayLike, y: npt.ArrayLike, seed: int = 0) -> Correlatio
     >>> round(found.tau_a.value, 12), found.models, found.p < 0.02
     (0.866666666667, 6, True)
     """
-    estimate, S_x, S_y = estimated_tau(x, y, seed), signs(x), signs(y)
+    estimate, S_x, S_y = estimate_tau(x, y, seed), signs(x), signs(y)
     products = S_x * S_y
     if len(products) < 2:
         return Correlation(estimate, np.nan, 1.0, len(products))
@@ -233,11 +233,11 @@ def _estimate(products: Array, pair: npt.NDArray[np.bool_], seed: int) -> Estima
     """The mean of what pairs say, of those that are pairs; NaN without one."""
     if not pair.any():
         return Estimate(np.nan, np.nan, np.nan)
-    return Estimate(float(products.sum() / pair.sum()), *_interval(_resampled(products, pair, seed)))
+    return Estimate(float(products.sum() / pair.sum()), *_interval(_resample(products, pair, seed)))
 
 
-def _resampled(products: Array, pair: npt.NDArray[np.bool_], seed: int) -> Array:
-    """The same mean over models drawn with replacement, many times."""
+def _resample(products: Array, pair: npt.NDArray[np.bool_], seed: int) -> Array:
+    """Return the same mean over models drawn with replacement, many times."""
     n = len(products)
     generator = np.random.default_rng(seed)
     result = np.full(RESAMPLES, np.nan)

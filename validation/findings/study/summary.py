@@ -38,7 +38,7 @@ def by_radius(rows: Sequence[Row], outcome: str) -> dict[str, dict[float, dict[s
     for radius in radii:
         at = [[row for row in item if _radius(row) == radius] for item in sets]
         for measure in dict.fromkeys(str(row["measure"]) for item in at for row in item):
-            result.setdefault(measure, {})[radius] = _ranked(at, measure, outcome)
+            result.setdefault(measure, {})[radius] = _rank(at, measure, outcome)
     return result
 
 
@@ -70,7 +70,7 @@ def _sets(rows: Sequence[Row]) -> list[list[Row]]:
     return [[row for row in rows if str(row["unit"]) == unit] for unit in _models(rows)]
 
 
-def _ranked(sets: list[list[Row]], measure: str, outcome: str) -> dict[str, Any]:
+def _rank(sets: list[list[Row]], measure: str, outcome: str) -> dict[str, Any]:
     result, missing = [], 0
     for rows in sets:
         values, y = columns(rows, outcome)
@@ -86,7 +86,7 @@ def _ranked(sets: list[list[Row]], measure: str, outcome: str) -> dict[str, Any]
     if len(sets) == 1 and has_step_sizes(rows):
         steps = columns(rows, GIVEN)[1][target]
         left = [statistics.rest(z[target], steps) for z in (values[measure], y)]
-        given = list(statistics.estimated_tau(*left))
+        given = list(statistics.estimate_tau(*left))
     return {
         "tau_a": list(statistics.median([item.tau_a.value for item in result]) if len(sets) > 1 else result[0].tau_a),
         "p": float(np.median([item.p for item in result])),
@@ -109,7 +109,7 @@ def of_others(rows: Sequence[Row]) -> dict[str, list[float]]:
     for name in (name for name in models[0] if name not in _NO_NUMBERS):
         values = [float(item.get(name, math.nan)) for item in models]
         if len(set(values)) > 1 and np.isfinite(values).all():
-            result[name] = list(statistics.estimated_tau(values, gap))
+            result[name] = list(statistics.estimate_tau(values, gap))
     return result
 
 

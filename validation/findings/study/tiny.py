@@ -11,7 +11,7 @@ import numpy as np
 
 import refgeo as rg
 from validation.findings.study.measures import Model
-from validation.findings.study.runner import Row, Task, measured
+from validation.findings.study.runner import Row, Task, measure_model
 
 
 class Population:
@@ -33,7 +33,7 @@ class Population:
 
     def rows(self, task: Task) -> list[Row]:
         """Train a model and measure it."""
-        return measured(task, task.unit, self.model(int(task.unit)))
+        return measure_model(task, task.unit, self.model(int(task.unit)))
 
     def model(self, index: int) -> Model:
         """Trained from scratch."""

@@ -15,7 +15,7 @@ import numpy as np
 
 import refgeo as rg
 from validation.findings.study.measures import Model
-from validation.findings.study.runner import Row, Task, measured
+from validation.findings.study.runner import Row, Task, measure_model
 
 
 class Draw:
@@ -80,7 +80,7 @@ class FineTuned(ABC):
 
     def rows(self, task: Task) -> list[Row]:
         """Train a model, or load it, and measure it."""
-        return measured(task, task.unit, self.model(task.unit, task.weights))
+        return measure_model(task, task.unit, self.model(task.unit, task.weights))
 
     @abstractmethod
     def model(self, unit: str, cache: Path) -> Model:
@@ -105,7 +105,7 @@ class FineTuned(ABC):
             raise ValueError(f"the symmetries of the checkpoint: {result}")
 
 
-def kept(module: Any, folder: Path, unit: str, recipe: Any, train: Callable[[Any], None]) -> None:
+def train_or_load(module: Any, folder: Path, unit: str, recipe: Any, train: Callable[[Any], None]) -> None:
     """Train a module, or load what was trained by the same recipe; the file appears whole or not at all."""
     from safetensors.torch import load_file, save_file
 
