@@ -83,18 +83,18 @@ def T(matrix):
     return np.swapaxes(matrix, -1, -2)
 
 
-def right(function, metric, *arguments):
+def call_paper(function, metric, *arguments):
     return getattr(paper, function)(metric, *arguments)
 
 
 def on(metrics, function, wrong):
     """`wrong` for some metrics, the right formula for the others."""
-    return lambda metric, *a: (wrong if metric in metrics else lambda m, *x: right(function, m, *x))(metric, *a)
+    return lambda metric, *a: (wrong if metric in metrics else lambda m, *x: call_paper(function, m, *x))(metric, *a)
 
 
 def after(function, change):
     """The right result, changed."""
-    return lambda metric, *a: change(right(function, metric, *a), *a)
+    return lambda metric, *a: change(call_paper(function, metric, *a), *a)
 
 
 def solve_sylvester(A, B, C):
@@ -107,64 +107,64 @@ def solve_sylvester(A, B, C):
 def with_lambda(change):
     """The right Λ of the projection, applied in a wrong way."""
 
-    def broken(metric, G, H, v_G, v_H):
-        L = np.linalg.solve(T(G) @ G, T(G) @ (right("horizontal_projection", metric, G, H, v_G, v_H)[0] - v_G))
+    def mutant(metric, G, H, v_G, v_H):
+        L = np.linalg.solve(T(G) @ G, T(G) @ (call_paper("horizontal_projection", metric, G, H, v_G, v_H)[0] - v_G))
         return change(G, H, v_G, v_H, L)
 
-    return broken
+    return mutant
 
 
 def sylvester(equation):
     """Inv with another Sylvester equation: `equation(A, B)` returns Λ."""
 
-    def broken(metric, G, H, v_G, v_H):
+    def mutant(metric, G, H, v_G, v_H):
         S, T_ = T(G) @ G, T(H) @ H
         L = equation(S @ T_, S @ T(H) @ v_H - T(v_G) @ G @ T_)
         return v_G + G @ L, v_H - H @ T(L)
 
-    return on(("inv",), "horizontal_projection", broken)
+    return on(("inv",), "horizontal_projection", mutant)
 
 
 def explicit(weights):
     """Mix with other Gram matrices in Λ = ½(v_HᵀH T⁻¹ − S⁻¹Gᵀv_G)."""
 
-    def broken(metric, G, H, v_G, v_H):
+    def mutant(metric, G, H, v_G, v_H):
         S, T_ = weights(T(G) @ G, T(H) @ H)
         L = 0.5 * (T(np.linalg.solve(T_, T(H) @ v_H)) - np.linalg.solve(S, T(G) @ v_G))
         return v_G + G @ L, v_H - H @ T(L)
 
-    return on(("mix",), "horizontal_projection", broken)
+    return on(("mix",), "horizontal_projection", mutant)
 
 
 def weighted_inner(weights):
-    def broken(metric, G, H, a_G, a_H, b_G, b_H):
+    def mutant(metric, G, H, a_G, a_H, b_G, b_H):
         W_G, W_H = weights(metric, T(G) @ G, T(H) @ H)
         return np.trace(W_G @ T(a_G) @ b_G, axis1=-2, axis2=-1) + np.trace(W_H @ T(a_H) @ b_H, axis1=-2, axis2=-1)
 
-    return broken
+    return mutant
 
 
 def gradient(weights):
-    def broken(metric, G, H, e_G, e_H):
+    def mutant(metric, G, H, e_G, e_H):
         W_G, W_H = weights(metric, T(G) @ G, T(H) @ H)
         return e_G @ W_G, e_H @ W_H
 
-    return broken
+    return mutant
 
 
 def curve(linear, quadratic):
-    def broken(metric, G, H, v_G, v_H, t, order):
-        c_G, c_H = right("christoffel", metric, G, H, v_G, v_H, v_G, v_H)
+    def mutant(metric, G, H, v_G, v_H, t, order):
+        c_G, c_H = call_paper("christoffel", metric, G, H, v_G, v_H, v_G, v_H)
         q = quadratic(t) if order == 2 else 0.0
         return G + linear(t) * v_G - q * c_G, H + linear(t) * v_H - q * c_H
 
-    return broken
+    return mutant
 
 
 def relaxed_on_one_side(function, epsilon):
     """S + εI in place of S, T as it should be: what stacking √ε I below G gives."""
 
-    def broken(metric, G, H, *arguments):
+    def mutant(metric, G, H, *arguments):
         batch, h = G.shape[:-2], G.shape[-1]
 
         def below(array, block):
@@ -173,23 +173,23 @@ def relaxed_on_one_side(function, epsilon):
         zero, extra = np.zeros((h, h)), [a for a in arguments if not isinstance(a, np.ndarray)]
         vectors = [a for a in arguments if isinstance(a, np.ndarray)]
         vectors = [below(a, zero) if i % 2 == 0 else a for i, a in enumerate(vectors)]
-        result = right(function, metric, below(G, np.sqrt(epsilon) * np.eye(h)), H, *vectors, *extra)
+        result = call_paper(function, metric, below(G, np.sqrt(epsilon) * np.eye(h)), H, *vectors, *extra)
         return (result[0][..., : G.shape[-2], :], result[1]) if isinstance(result, tuple) else result
 
-    return broken
+    return mutant
 
 
 def hessian(change, exchanged=False):
     """Another combination of P, g⁻¹w, e D(g⁻¹)[v] and Γ(grad f, v); with the derivatives of S and T `exchanged`."""
 
-    def broken(metric, G, H, e_G, e_H, w_G, w_H, v_G, v_H):
+    def mutant(metric, G, H, e_G, e_H, w_G, w_H, v_G, v_H):
         def parts(x, y):
             both = np.empty(2, dtype=object)
             both[:] = [x, y]
             return both
 
         def at(function, *x):
-            return parts(*right(function, metric, G, H, *x))
+            return parts(*call_paper(function, metric, G, H, *x))
 
         raised, gradient = at(E, w_G, w_H), at(E, e_G, e_H)
         bend = at(C, *gradient, v_G, v_H)
@@ -202,7 +202,7 @@ def hessian(change, exchanged=False):
             moving = parts(*at(E, -gradient[0] @ T_dot, -gradient[1] @ S_dot))
         return tuple(change(lambda x: at(P, *x), raised, moving, bend))
 
-    return broken
+    return mutant
 
 
 def relaxed(function, epsilon):
@@ -212,23 +212,23 @@ def relaxed(function, epsilon):
 def single(function):
     """Single precision inside, double outside."""
 
-    def broken(metric, *a):
-        result = right(function, metric, *(x.astype(np.float32) if isinstance(x, np.ndarray) else x for x in a))
+    def mutant(metric, *a):
+        result = call_paper(function, metric, *(x.astype(np.float32) if isinstance(x, np.ndarray) else x for x in a))
         return tuple(x.astype(float) for x in result) if isinstance(result, tuple) else result.astype(float)
 
-    return broken
+    return mutant
 
 
 def when(function, condition, change=lambda x: 1.01 * x):
     """Wrong at some points only: `condition(G, H)`."""
 
-    def broken(metric, G, H, *rest):
-        result = right(function, metric, G, H, *rest)
+    def mutant(metric, G, H, *rest):
+        result = call_paper(function, metric, G, H, *rest)
         if not condition(G, H):
             return result
         return tuple(map(change, result)) if isinstance(result, tuple) else change(result)
 
-    return broken
+    return mutant
 
 
 def balanced_first(metric, G, H, v_G, v_H):
@@ -247,7 +247,7 @@ def symmetrised(matrix):
 
 
 def gamma_terms(signs, sums=(symmetrised,) * 3):
-    def broken(metric, G, H, a_G, a_H, b_G, b_H):
+    def mutant(metric, G, H, a_G, a_H, b_G, b_H):
         S, T_ = T(G) @ G, T(H) @ H
         parts = []
         for own, second in ((0, 1), (1, 0)):
@@ -263,12 +263,12 @@ def gamma_terms(signs, sums=(symmetrised,) * 3):
             parts.append(0.5 * sum(s * term for s, term in zip(signs, terms, strict=True)))
         return tuple(parts)
 
-    return broken
+    return mutant
 
 
 def last_block_forgotten(function):
-    def broken(metric, G, *rest):
-        result = right(function, metric, G, *rest)
+    def mutant(metric, G, *rest):
+        result = call_paper(function, metric, G, *rest)
         if G.ndim == 2:
             return result
         parts = [np.array(x) for x in (result if isinstance(result, tuple) else (result,))]
@@ -276,18 +276,18 @@ def last_block_forgotten(function):
             part.reshape(-1, *part.shape[G.ndim - 2 :])[-1] = 0.0
         return tuple(parts) if isinstance(result, tuple) else parts[0]
 
-    return broken
+    return mutant
 
 
 def first_block_everywhere(metric, G, H, e_G, e_H):
     """The Gram matrices of the first block for all of them."""
     first = (0,) * (G.ndim - 2)
-    item = right("riemannian_gradient", metric, G[first], H[first], *(e.reshape(-1, e.shape[-1]) for e in (e_G, e_H)))
+    item = call_paper("riemannian_gradient", metric, G[first], H[first], *(e.reshape(-1, e.shape[-1]) for e in (e_G, e_H)))
     return tuple(x.reshape(e.shape) for x, e in zip(item, (e_G, e_H), strict=True))
 
 
 def writes_to_its_input(metric, G, H, v_G, v_H):
-    result = right("horizontal_projection", metric, G, H, v_G, v_H)
+    result = call_paper("horizontal_projection", metric, G, H, v_G, v_H)
     v_G[...] = result[0]
     return result
 
@@ -296,11 +296,11 @@ def forgetful():
     """Caches the Gram matrices of the first point of a shape it ever sees."""
     cache = {}
 
-    def broken(metric, G, H, e_G, e_H):
+    def mutant(metric, G, H, e_G, e_H):
         S, T_ = cache.setdefault(G.shape + H.shape, (T(G) @ G, T(H) @ H))
         return (e_G @ S, e_H @ T_) if metric == "inv" else (e_G @ np.linalg.inv(T_), e_H @ np.linalg.inv(S))
 
-    return broken
+    return mutant
 
 
 def random_noise():
@@ -309,10 +309,10 @@ def random_noise():
 
 
 def raising(message):
-    def broken(*a):
+    def mutant(*a):
         raise RuntimeError(message)
 
-    return broken
+    return mutant
 
 
 def leaving(*a):
@@ -322,7 +322,7 @@ def leaving(*a):
 def exact_for_two(metric, G, H, v_G, v_H, t, order):
     if metric == "inv" and order == 2:
         return tuple(rg.InvariantMetric().at(Pair(G, H)).geodesic(Pair(v_G, v_H), t, "exact"))
-    return right("geodesic", metric, G, H, v_G, v_H, t, order)
+    return call_paper("geodesic", metric, G, H, v_G, v_H, t, order)
 
 
 P, E, N = "horizontal_projection", "riemannian_gradient", "riemannian_hessian"
@@ -344,7 +344,7 @@ MUTANTS = [
     Mutant("nothing projected", P, lambda m, G, H, a, b: (a, b), BOTH, None),
     Mutant("the vertical part returned", P, after(P, lambda r, G, H, a, b: (a - r[0], b - r[1])), BOTH, None),
     Mutant("G and H parts returned in the wrong order", P, after(P, lambda r, *a: r[::-1]), BOTH),
-    Mutant("projection of the other metric", P, lambda m, *a: right(P, {"inv": "mix", "mix": "inv"}[m], *a), BOTH, None),
+    Mutant("projection of the other metric", P, lambda m, *a: call_paper(P, {"inv": "mix", "mix": "inv"}[m], *a), BOTH, None),
     Mutant("GᵀG for HᵀH in mix", P, explicit(lambda S, T_: (S, S)), mix_only, "½ G v_HᵀH S⁻¹ stands where ½ G v_HᵀH T⁻¹ belongs"),
     Mutant("HᵀH for GᵀG in mix", P, explicit(lambda S, T_: (T_, T_)), mix_only, "−½ G T⁻¹ Gᵀv_G stands where −½ G S⁻¹ Gᵀv_G belongs"),
     Mutant("S and T exchanged in mix", P, explicit(lambda S, T_: (T_, S)), mix_only),
@@ -363,17 +363,17 @@ MUTANTS = [
     Mutant("S and T exchanged in the mix inner product", I, on(mix_only, I, weighted_inner(lambda m, S, T_: (S, T_))), mix_only, "tr(S a_Gᵀb_G) stands where tr(T a_Gᵀb_G) belongs"),
     Mutant("H part missing", I, weighted_inner(lambda m, S, T_: (np.linalg.inv(S) if m == "inv" else T_, 0 * T_)), BOTH, None),
     Mutant("the same Gram matrix twice", I, weighted_inner(lambda m, S, T_: (np.linalg.inv(S),) * 2 if m == "inv" else (T_, T_)), BOTH, None),
-    Mutant("inner product of the other metric", I, lambda m, *a: right(I, {"inv": "mix", "mix": "inv"}[m], *a), BOTH, None),
+    Mutant("inner product of the other metric", I, lambda m, *a: call_paper(I, {"inv": "mix", "mix": "inv"}[m], *a), BOTH, None),
     Mutant("half the inner product", I, after(I, lambda r, *a: r / 2), BOTH, "your result is 0.5 times the right one"),
     Mutant("absolute value", I, after(I, lambda r, *a: np.abs(r)), BOTH),
     Mutant("square root: a norm, not a product", I, after(I, lambda r, *a: np.sqrt(np.abs(r))), BOTH),
-    Mutant("not symmetric: ⟨a, a⟩", I, lambda m, G, H, a, b, c, d: right(I, m, G, H, a, b, a, b), BOTH),
+    Mutant("not symmetric: ⟨a, a⟩", I, lambda m, G, H, a, b, c, d: call_paper(I, m, G, H, a, b, a, b), BOTH),
     Mutant("relaxation 1e-8 left in the inner product", I, relaxed(I, 1e-8), BOTH, None),
     Mutant("single precision inside the inner product", I, single(I), BOTH, None),
     Mutant("summed over the blocks", I, after(I, lambda r, *a: np.broadcast_to(np.sum(r), np.shape(r))), BOTH, "wrong where the number of blocks ≥ 2"),
     # gradient
     Mutant("the Euclidean gradient", E, lambda m, G, H, a, b: (a, b), BOTH, None),
-    Mutant("gradient of the other metric", E, lambda m, *a: right(E, {"inv": "mix", "mix": "inv"}[m], *a), BOTH, None),
+    Mutant("gradient of the other metric", E, lambda m, *a: call_paper(E, {"inv": "mix", "mix": "inv"}[m], *a), BOTH, None),
     Mutant("S and T exchanged in the gradient", E, on(inv_only, E, gradient(lambda m, S, T_: (T_, S))), inv_only, "e_G T stands where e_G S belongs"),
     Mutant("inverse Gram matrices in inv", E, on(inv_only, E, gradient(lambda m, S, T_: (np.linalg.inv(S), np.linalg.inv(T_)))), inv_only, "e_G S⁻¹ stands where e_G S belongs"),
     Mutant("Gram matrices not inverted in mix", E, on(mix_only, E, gradient(lambda m, S, T_: (T_, S))), mix_only, "e_G T stands where e_G T⁻¹ belongs"),
@@ -403,13 +403,13 @@ MUTANTS = [
     Mutant("the derivative of the metric with the wrong sign", N, hessian(lambda p, w, d, c: p(w - d + c)), BOTH, None),
     Mutant("Ṡ and Ṫ exchanged", N, hessian(lambda p, w, d, c: p(w + d + c), exchanged=True), BOTH, None),
     Mutant("missing ½ in the Γ of the Hessian", N, hessian(lambda p, w, d, c: p(w + d + 2 * c)), BOTH, None),
-    Mutant("Hessian of the other metric", N, lambda m, *a: right(N, {"inv": "mix", "mix": "inv"}[m], *a), BOTH, None),
+    Mutant("Hessian of the other metric", N, lambda m, *a: call_paper(N, {"inv": "mix", "mix": "inv"}[m], *a), BOTH, None),
     Mutant("twice the Hessian", N, after(N, lambda r, *a: (2 * r[0], 2 * r[1])), BOTH, "your result is 2 times the right one"),
     # Γ
     Mutant("missing ½ in Γ", C, after(C, lambda r, *a: (2 * r[0], 2 * r[1])), BOTH, "your result is 2 times the right one"),
     Mutant("Γ with the wrong sign", C, after(C, lambda r, *a: (-r[0], -r[1])), BOTH, "your result is -1 times the right one"),
-    Mutant("Γ of the other metric", C, lambda m, *a: right(C, {"inv": "mix", "mix": "inv"}[m], *a), BOTH, None),
-    Mutant("Γ(a, a): second vector ignored", C, lambda m, G, H, a, b, c, d: right(C, m, G, H, a, b, a, b), BOTH, None),
+    Mutant("Γ of the other metric", C, lambda m, *a: call_paper(C, {"inv": "mix", "mix": "inv"}[m], *a), BOTH, None),
+    Mutant("Γ(a, a): second vector ignored", C, lambda m, G, H, a, b, c, d: call_paper(C, m, G, H, a, b, a, b), BOTH, None),
     Mutant("first term of Γ missing", C, gamma_terms((0, 1, 1)), BOTH, None),
     Mutant("second term of Γ missing", C, gamma_terms((1, 0, 1)), BOTH, None),
     Mutant("third term of Γ missing", C, gamma_terms((1, 1, 0)), BOTH, None),
@@ -429,10 +429,10 @@ MUTANTS = [
     Mutant("½tΓ", D, curve(lambda t: t, lambda t: t / 2), BOTH, None, orders=(2,)),
     Mutant("Γ left out", D, curve(lambda t: t, lambda t: 0.0), BOTH, None, orders=(2,)),
     Mutant("t ignored", D, curve(lambda t: 1.0, lambda t: 0.5), BOTH, None),
-    Mutant("order ignored: always 2", D, lambda m, G, H, a, b, t, o: right(D, m, G, H, a, b, t, 2), BOTH, None, orders=(1,)),
+    Mutant("order ignored: always 2", D, lambda m, G, H, a, b, t, o: call_paper(D, m, G, H, a, b, t, 2), BOTH, None, orders=(1,)),
     Mutant("the exact geodesic for order 2", D, exact_for_two, ("inv",), None, orders=(2,)),
     Mutant("velocity with the wrong sign", D, curve(lambda t: -t, lambda t: t * t / 2), BOTH),
-    Mutant("order 2 of the other metric", D, lambda m, *a: right(D, {"inv": "mix", "mix": "inv"}[m], *a), BOTH, None, orders=(2,)),
+    Mutant("order 2 of the other metric", D, lambda m, *a: call_paper(D, {"inv": "mix", "mix": "inv"}[m], *a), BOTH, None, orders=(2,)),
 ]  # fmt: skip
 
 # The matrix ----------------------------------------------------------------------------------------------------------
@@ -467,7 +467,7 @@ CONDUCT = {
 }
 
 
-def right_function(target):
+def paper_function(target):
     """The right function, with a retraction and exact geodesics, which the paper's formulas lack."""
     if target == "retraction":
         return lambda metric, G, H, v_G, v_H, t: (G + t * v_G, H + t * v_H)
@@ -548,7 +548,7 @@ def operation_of(target):
     return OPERATIONS["geodesic" if target == EXACT else target]
 
 
-def perturbed(result, size=0.0):
+def perturb(result, size=0.0):
     """A hundredth off; and not zero where zero is right."""
 
     def off(x):
@@ -582,10 +582,10 @@ def values_of(target):
 
 def wrong_where(target, name, share):
     """Wrong wherever a feature of the call is above, or for a negative share below, so many of its values."""
-    function, values = right_function(target), values_of(target)[name]
+    function, values = paper_function(target), values_of(target)[name]
     bound = values[int(abs(share) * (len(values) - 1))]
 
-    def broken(metric, *arguments):
+    def mutant(metric, *arguments):
         result = function(metric, *arguments)
         try:
             value = features_at(target, metric, arguments)[name]
@@ -598,38 +598,38 @@ def wrong_where(target, name, share):
         if hit and target == "inner_product":  # beside the lengths of the vectors, to which it may be orthogonal
             first, second = arguments[:4], (*arguments[:2], *arguments[4:])
             lengths = [np.sqrt(function(metric, *x, *x[2:])) for x in (first, second)]
-            return perturbed(result, lengths[0] * lengths[1])
-        return perturbed(result) if hit else result
+            return perturb(result, lengths[0] * lengths[1])
+        return perturb(result) if hit else result
 
-    return broken
+    return mutant
 
 
 def wrong_in_memory(target, name):
-    function, holds = right_function(target), MEMORY[name]
-    return lambda metric, G, *rest: (perturbed if holds(G) else lambda x: x)(function(metric, G, *rest))
+    function, holds = paper_function(target), MEMORY[name]
+    return lambda metric, G, *rest: (perturb if holds(G) else lambda x: x)(function(metric, G, *rest))
 
 
 def strides_mixed_up(target, name):
     """Reads arrays in the order of another one."""
-    function, count = right_function(target), 2 + 2 * len(operation_of(target).vectors)
+    function, count = paper_function(target), 2 + 2 * len(operation_of(target).vectors)
 
-    def read(x, other):
-        columns = other.flags.f_contiguous and not other.flags.c_contiguous
+    def read(x, second):
+        columns = second.flags.f_contiguous and not second.flags.c_contiguous
         return np.ravel(x, order="K").reshape(x.shape, order="F" if columns else "C")
 
-    def broken(metric, *arguments):
+    def mutant(metric, *arguments):
         arrays, rest = list(arguments[:count]), arguments[count:]
-        read_as = [(x, arrays[other]) for x, other in ((arrays[i], j) for i, j in STRIDES[name])]
-        for (i, _), (x, other) in zip(STRIDES[name], read_as, strict=True):
-            arrays[i] = read(x, other)
+        read_as = [(x, arrays[second]) for x, second in ((arrays[i], j) for i, j in STRIDES[name])]
+        for (i, _), (x, second) in zip(STRIDES[name], read_as, strict=True):
+            arrays[i] = read(x, second)
         return function(metric, *arrays, *rest)
 
-    return broken
+    return mutant
 
 
 def remembering(target, name):
     """Keeps what it made of G and H at the first call with the same key."""
-    function, cache = right_function(target), {}
+    function, cache = paper_function(target), {}
     keys = {
         KEPT[0]: lambda G, H: id(G),
         KEPT[1]: lambda G, H: G.__array_interface__["data"][0],
@@ -637,20 +637,20 @@ def remembering(target, name):
         KEPT[3]: lambda G, H: (G.shape, H.shape, G.tobytes()),
     }
 
-    def broken(metric, G, H, *rest):
+    def mutant(metric, G, H, *rest):
         kept_G, kept_H = cache.setdefault((metric, keys[name](G, H)), (np.array(G), np.array(H)))
         if kept_G.shape != G.shape or kept_H.shape != H.shape:
             kept_G, kept_H = cache[metric, keys[name](G, H)] = np.array(G), np.array(H)
         return function(metric, kept_G, kept_H, *rest)
 
-    return broken
+    return mutant
 
 
 def keeping_results(target, name):
     """Keeps whole results by less than all that they depend on."""
-    function, cache = right_function(target), {}
+    function, cache = paper_function(target), {}
 
-    def broken(metric, G, H, *rest):
+    def mutant(metric, G, H, *rest):
         arrays = [x for x in rest if isinstance(x, np.ndarray)]
         scalars = [x for x in rest if not isinstance(x, np.ndarray)]
         point = [x.tobytes() for x in (G, H)]
@@ -663,11 +663,11 @@ def keeping_results(target, name):
         result = cache.setdefault(key, function(metric, G, H, *rest))
         return tuple(x.copy() for x in result) if isinstance(result, tuple) else np.array(result)
 
-    return broken
+    return mutant
 
 
 def misbehaving(target, name):
-    function, state = right_function(target), {}
+    function, state = paper_function(target), {}
 
     def parts(result):
         return result if isinstance(result, tuple) else (result,)
