@@ -108,7 +108,7 @@ def _in_processes(
 
 @contextmanager
 def processes(count: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool; every process has one thread of its own for linear algebra."""
+    """Yield a pool; every process has one thread of its own for linear algebra."""
     threads = {name: os.environ.get(name) for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     os.environ.update(dict.fromkeys(threads, "1"))
     pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
@@ -124,7 +124,7 @@ def processes(count: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def markdown(header: list[str], rows: list[list[str]]) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows))
 
 
@@ -146,7 +146,7 @@ def _positive(text: str) -> int:
 
 
 def parser(description: str | None, has_quick: bool = True) -> argparse.ArgumentParser:
-    """The options that every experiment has, and nearly all have a smaller version."""
+    """Return the options that every experiment has, and nearly all have a smaller version."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     if has_quick:
         made.add_argument("--quick", action="store_true", help="a smaller version, in about a minute")

@@ -27,7 +27,7 @@ def T(matrix):
 
 
 def _backend(inverse_product, projection=None, christoffel=None):
-    """All functions from `inverse_product(F, M)` = (FᵀF)⁻¹ M."""
+    """Return all functions from `inverse_product(F, M)` = (FᵀF)⁻¹ M."""
 
     def gram_weights(metric, G, H):
         return (lambda M: inverse_product(G, M), lambda M: inverse_product(H, M)) if metric == "inv" else (
@@ -108,7 +108,7 @@ def _by_cholesky(F, M):
 
 
 def _by_cofactors(F, M):
-    """The adjugate over the determinant for h ≤ 4, which loses κ(S)²."""
+    """Return the adjugate over the determinant for h ≤ 4, which loses κ(S)²."""
     S = T(F) @ F
     h = S.shape[-1]
     if h > 4:
@@ -239,7 +239,7 @@ def _by_newton_schulz(S, M):
 
 
 def _by_svd_of_the_gram(S, M):
-    """What a pseudo-inverse of a Gram matrix does: loses tens of roundings where inv loses one."""
+    """Return the inverse product by a pseudo-inverse of a Gram matrix, which loses tens of roundings, not one."""
     return np.linalg.pinv(S) @ M
 
 
@@ -352,7 +352,7 @@ def _in_threads(backend):
 
 
 def _in_python_lists():
-    """The simplest functions with lists and loops, one number at a time."""
+    """Return the simplest functions with lists and loops, one number at a time."""
 
     def gram(F):
         return [[sum(row[i] * row[j] for row in F) for j in range(len(F[0]))] for i in range(len(F[0]))]
@@ -503,7 +503,7 @@ def main():
 
 
 def report(values, path):
-    """All that has been judged so far, as a table; the number of accusations."""
+    """Return all that has been judged so far, as a table; the number of accusations."""
     rows = {}
     for key, result in values.items():
         profile, dtype, seed = key.split(":")[0].split(", ")

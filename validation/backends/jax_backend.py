@@ -76,7 +76,7 @@ def _inner(metric, point, a, b):
 
 
 def _raise(metric, point, e):
-    """The vector that represents the covector e."""
+    """Return the vector that represents the covector e."""
     S, T = (factor.T @ factor for factor in point)
     if metric == "inv":
         return e[0] @ S, e[1] @ T

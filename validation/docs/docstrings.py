@@ -62,7 +62,7 @@ def _import_of(name: str, value: Any, module: str) -> str:
 
 
 def as_markdown(text: str) -> str:
-    """The same in Markdown."""
+    """Return the same in Markdown."""
     text = re.sub(r":math:`(.*?)`", lambda m: rf"\({m[1]}\)", text, flags=re.S)
     text = re.sub(r"^( *)\.\. math::\s*(.*?)(?=\n\s*\n|\Z)", _display, text, flags=re.S | re.M)
     # each parameter by itself, else all that share a description get the default of the first
@@ -90,5 +90,5 @@ def _link(match: re.Match[str]) -> str:
 
 @cache
 def public() -> set[str]:
-    """The names that have an entry of their own."""
+    """Return the names that have an entry of their own."""
     return {name for name in refgeo.__all__ if not inspect.ismodule(getattr(refgeo, name))}

@@ -41,14 +41,14 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
 
 
 def _tour(script: str) -> str:
-    """A script in cells as a page."""
+    """Return a script in cells as a page."""
     page = re.sub(r"\A---\n.*?---\n", "", jupytext.writes(jupytext.reads(script, "py:percent"), "md"), flags=re.S)
     title, rest = page.strip().split("\n\n", 1)
     return f"{title}\n\nThe same as [a script]({REPOSITORY}{TOUR}).\n\n{rest}\n"
 
 
 def _index() -> str:
-    """Every public name with the first sentence about it."""
+    """Return every public name with the first sentence about it."""
     rows = []
     for name in refgeo.__all__:
         result = getattr(refgeo, name)
@@ -79,7 +79,7 @@ def _with_links(text: str, folder: Path) -> str:
 
 
 def _on_the_site(place: str) -> str:
-    """Where a file of the project is on the site; "" if it is not there."""
+    """Return where a file of the project is on the site; "" if it is not there."""
     own = re.fullmatch(r"validation/(?:docs/((?:api/)?\w+\.md)|(figures/\w+\.png))", place)
     move_link = {path: name for name, path in (PAGES | {"tour.md": TOUR}).items()}
     return own[1] or own[2] if own else move_link.get(place, "")

@@ -94,7 +94,7 @@ for number, path in enumerate(sys.argv[1:], 1):
 
 
 def run(texts):
-    """All blocks in one interpreter; the end of what it printed, and its status."""
+    """Run all blocks in one interpreter, and return the end of what it printed, and its status."""
     with tempfile.TemporaryDirectory() as folder:
         files = []
         for i, (title, text, shows_an_error) in enumerate(texts):
@@ -109,7 +109,7 @@ def run(texts):
 
 
 def main():
-    """All pages."""
+    """Return all pages."""
     from playwright.sync_api import sync_playwright
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

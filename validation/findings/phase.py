@@ -70,7 +70,7 @@ def path(X: Any, y: Any, alphas: Any) -> Any:
 
 
 def weights(beta: Any, alphas: Any) -> tuple[Any, Any]:
-    """The weights u and v with u ⊙ v = β and u² − v² = α²."""
+    """Return the weights u and v with u ⊙ v = β and u² − v² = α²."""
     square = np.asarray(alphas)[:, None] ** 2
     u = np.sqrt(0.5 * (square + np.hypot(square, 2.0 * beta)))
     return u, beta / u
@@ -89,7 +89,7 @@ def bounds(top: Any, rho: float) -> tuple[Any, Any]:
 
 
 def sparsest(X: Any, y: Any) -> Any:
-    """The interpolator of least ℓ1 norm, by linear programming."""
+    """Return the interpolator of least ℓ1 norm, by linear programming."""
     d = X.shape[1]
     result = scipy.optimize.linprog(np.ones(2 * d), A_eq=np.hstack([X, -X]), b_eq=y, bounds=(0.0, None))
     return result.x[:d] - result.x[d:]
@@ -211,7 +211,7 @@ def count_predicted(sets: list[dict[str, Any]]) -> dict[str, list[int]]:
 
 
 def over_all(sets: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """How often the prediction holds, its assumptions do, and other predictions do."""
+    """Return how often the prediction holds, its assumptions do, and other predictions do."""
     ends = np.array([item["ends"] for item in sets])
     predicted = np.sign(ends[:, 0] - ends[:, 1])
     negative = np.array([row["sets negative"] / row["sets"] for row in rows])
@@ -237,7 +237,7 @@ def over_all(sets: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str
 
 
 def as_predicted(row: dict[str, Any]) -> bool:
-    """Whether the median τ of a cell has the sign of the median difference between the errors of the ends."""
+    """Return whether the median τ of a cell has the sign of the median difference between the errors of the ends."""
     return bool(np.sign(row["tau"][0]) == np.sign(row["difference of the ends"]))
 
 

@@ -34,7 +34,7 @@ def pairs_as_arrays(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def arrays_as_pairs(arrays: dict[str, Any]) -> dict[str, Any]:
-    """The way back."""
+    """Return the way back."""
     heads = [name[:-2] for name in arrays if name.endswith(".G")]
     rest = {name: array for name, array in arrays.items() if name[:-2] not in heads}
     return rest | {name: rg.Pair(arrays[f"{name}.G"], arrays[f"{name}.H"]) for name in heads}
@@ -69,7 +69,7 @@ def hessian(
 
 
 def measure(loss: Callable[[Any], tuple[float, Any]], params: dict[str, Any], kind: str, k: int) -> dict[str, Any]:
-    """The k largest eigenvalues, with their residuals."""
+    """Return the k largest eigenvalues, with their residuals."""
     operator = hessian(loss, params, kind)
     top = rg.spectrum.eigenvalues(operator, k)
     return {
@@ -80,12 +80,12 @@ def measure(loss: Callable[[Any], tuple[float, Any]], params: dict[str, Any], ki
 
 
 def is_found(value: dict[str, Any]) -> bool:
-    """Whether the largest eigenvalue has a small residual: far out on an orbit differences of gradients fail."""
+    """Return whether the largest eigenvalue has a small residual: far out on an orbit differences of gradients fail."""
     return bool(value["residuals"][0] < 0.01 * value["largest"][0])
 
 
 def change(values: dict[str, dict[str, Any]], kind: str, scales: list[float]) -> float:
-    """The largest of the largest eigenvalues along the orbit by the smallest."""
+    """Return the largest of the largest eigenvalues along the orbit by the smallest."""
     result = [value["largest"][0] for scale in scales if is_found(value := values[f"{kind} a={scale:g}"])]
     return float(max(result) / min(result))
 

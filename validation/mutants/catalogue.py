@@ -54,12 +54,12 @@ class Mutant:
     law: bool = False  # only laws can see it
 
     def backend(self):
-        """The literal formulas with the broken function."""
+        """Return the literal formulas with the broken function."""
         functions = {name: getattr(paper, name) for name in FUNCTIONS}
         return SimpleNamespace(**(functions | {self.function: paper_orders(self.broken)}))
 
     def expected(self):
-        """The rows of `Report.wrong` that must appear, and no other."""
+        """Return the rows of `Report.wrong` that must appear, and no other."""
         if self.contract is not None:
             return set()
         if self.law:
@@ -93,7 +93,7 @@ def on(metrics, function, wrong):
 
 
 def after(function, change):
-    """The right result, changed."""
+    """Return the right result, changed."""
     return lambda metric, *a: change(call_paper(function, metric, *a), *a)
 
 
@@ -105,7 +105,7 @@ def solve_sylvester(A, B, C):
 
 
 def with_lambda(change):
-    """The right Λ of the projection, applied in a wrong way."""
+    """Return the right Λ of the projection, applied in a wrong way."""
 
     def mutant(metric, G, H, v_G, v_H):
         L = np.linalg.solve(T(G) @ G, T(G) @ (call_paper("horizontal_projection", metric, G, H, v_G, v_H)[0] - v_G))
@@ -280,7 +280,7 @@ def last_block_forgotten(function):
 
 
 def first_block_everywhere(metric, G, H, e_G, e_H):
-    """The Gram matrices of the first block for all of them."""
+    """Return the Gram matrices of the first block for all of them."""
     first = (0,) * (G.ndim - 2)
     item = call_paper("riemannian_gradient", metric, G[first], H[first], *(e.reshape(-1, e.shape[-1]) for e in (e_G, e_H)))
     return tuple(x.reshape(e.shape) for x, e in zip(item, (e_G, e_H), strict=True))
@@ -468,7 +468,7 @@ CONDUCT = {
 
 
 def paper_function(target):
-    """The right function, with a retraction and exact geodesics, which the paper's formulas lack."""
+    """Return the right function, with a retraction and exact geodesics, which the paper's formulas lack."""
     if target == "retraction":
         return lambda metric, G, H, v_G, v_H, t: (G + t * v_G, H + t * v_H)
     if target == EXACT:
@@ -559,7 +559,7 @@ def perturb(result, size=0.0):
 
 
 def features_at(target, metric, arguments):
-    """The features of a call."""
+    """Return the features of a call."""
     operation = operation_of(target)
     names = ("G", "H", *(f"{source}_{part}" for source in operation.sources for part in "GH"))
     arrays = dict(zip(names, arguments, strict=False))
@@ -762,7 +762,7 @@ def matrix():
 
 
 def judge_cell(cell):
-    """What is wrong with the kit's report on a cell of the matrix, and what it said."""
+    """Return what is wrong with the kit's report on a cell of the matrix, and what it said."""
     target, _, make, rule = cell
     operation = operation_of(target)
     backend = SimpleNamespace(**{operation.name: make()})

@@ -34,7 +34,7 @@ NAMES = {"G": "H", "H": "G", "S": "T", "T": "S", "a": "b", "b": "a", "v_G": "v_H
 
 
 def changes(node):
-    """What may stand in the place of an expression."""
+    """Yield what may stand in the place of an expression."""
     if isinstance(node, ast.BinOp):
         if type(node.op) in OPERATORS:
             yield "operator", ast.BinOp(node.left, OPERATORS[type(node.op)](), node.right)
@@ -119,7 +119,7 @@ def _is_relaxed(node):
 
 
 def results(functions):
-    """All functions at random points, of both metrics."""
+    """Return all functions at random points, of both metrics."""
     rng, actual = np.random.default_rng(0), []
     for batch, n, m, h in (((), 7, 5, 3), ((2,), 4, 4, 2), ((3,), 3, 3, 3)):
         for metric, name in itertools.product(("inv", "mix"), FUNCTIONS):
@@ -132,7 +132,7 @@ def results(functions):
 
 
 def is_equal(source):
-    """Whether a mutant gives the formulas' numbers, up to rounding; what cannot be run does not."""
+    """Return whether a mutant gives the formulas' numbers, up to rounding; what cannot be run does not."""
     functions = {"__name__": "mutant"}
     try:
         exec(compile(source, "mutant", "exec"), functions)
@@ -143,7 +143,7 @@ def is_equal(source):
 
 
 def judge(mutant):
-    """What the referee says: (function, line, what, outcome, explanation)."""
+    """Judge a mutant, and return what the referee says: (function, line, what, outcome, explanation)."""
     name, line, kind, source = mutant
     if is_equal(source):
         return name, line, kind, "equal", ""

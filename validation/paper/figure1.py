@@ -39,7 +39,7 @@ def data() -> tuple[Any, Any]:
 
 
 def measure(points: int) -> dict[str, Any]:
-    """Every quantity on a grid, and how much it varies along hyperbolas of constant loss."""
+    """Return every quantity on a grid, and how much it varies along hyperbolas of constant loss."""
     x, y = data()
     axis = np.linspace(-RANGE, RANGE, points)
     G, H = np.meshgrid(axis, axis)

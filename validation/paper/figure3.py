@@ -112,7 +112,7 @@ def portrait(seed: int, rho: float, n_iter: int) -> dict[str, Any]:
 
 
 def auto_pgd(name: str, u: Any, v: Any, X: Any, y: Any, rho: float, n_iter: int) -> float:
-    """The general search's value for one network."""
+    """Return the general search's value for one network."""
 
     def evaluate(a: Any, b: Any) -> tuple[float, Any]:
         residual = X @ (a * b) - y
@@ -179,7 +179,7 @@ def find_reached(table: dict[str, Any], measure: str, value: float, radii: Seque
 
 
 def closest(table: dict[str, Any], measures: Sequence[str], radii: Sequence[float]) -> str:
-    """Where three measures are nearest to the paper's three numbers, and how near."""
+    """Return where three measures are nearest to the paper's three numbers, and how near."""
     places = []
     target = {setting: row for setting, row in table.items() if row["sets"]}
     for (setting, row), (i, radius) in itertools.product(target.items(), enumerate(radii)):

@@ -152,7 +152,7 @@ def minus_adaptive(population: str, rows: Sequence[Row]) -> dict[str, dict[str, 
 
 
 def verdict(rows: Sequence[Mapping[str, Any]], p: Sequence[float]) -> str:
-    """What a measure at a radius does, by what two populations say of it.
+    """Return what a measure at a radius does, by what two populations say of it.
 
     Examples
     --------

@@ -39,7 +39,7 @@ def draw_element(rule: str, h: int, rng: np.random.Generator) -> Any:
 
 
 def trace(G: Any, H: Any) -> float:
-    """The Euclidean trace of the Hessian at a minimum."""
+    """Return the Euclidean trace of the Hessian at a minimum."""
     return float(len(G) * np.sum(H * H) + len(H) * np.sum(G * G))
 
 

@@ -46,7 +46,7 @@ OUTCOMES = ("gap", "test error", "test loss", "challenge error")
 
 
 def of_diagonal(quick: bool, out: Path) -> list[Task]:
-    """The units of the diagonal networks, 50 each."""
+    """Return the units of the diagonal networks, 50 each."""
     options = {"sets": 3 if quick else 20}
     return all_units(
         "validation.findings.study.diagonal_sets", options, protocol.NAMES, (0.001, 0.01, 0.1), Effort(), out
@@ -54,7 +54,7 @@ def of_diagonal(quick: bool, out: Path) -> list[Task]:
 
 
 def of_protocol(population: str, options: dict[str, Any], quick: bool, out: Path) -> list[Task]:
-    """The units of one of the protocol's populations, a task for each measure with its own radii."""
+    """Return the units of one of the protocol's populations, a task for each measure with its own radii."""
     module = f"validation.findings.study.{population}"
     options, effort = (options | QUICK[population], Effort(n_iter=5)) if quick else (options, Effort())
     return [
@@ -67,7 +67,7 @@ def of_protocol(population: str, options: dict[str, Any], quick: bool, out: Path
 def all_units(
     module: str, options: dict[str, Any], measures: Sequence[str], radii: Sequence[float], effort: Effort, out: Path
 ) -> list[Task]:
-    """A task for every unit of a population."""
+    """Return a task for every unit of a population."""
     first = Task(module, tuple(sorted(options.items())), "", tuple(measures), tuple(radii), effort, str(out))
     return [replace(first, unit=unit) for unit in first.population.units()]
 

@@ -58,7 +58,7 @@ def version_of(source):
 
 
 def optimiser(entry, seeds):
-    """What is seen of an optimiser: by `refgeo check`, for each of some seeds, and by `recomputed`."""
+    """Return what is seen of an optimiser: by `refgeo check`, for each of some seeds, and by `recomputed`."""
     dtype = entry.get("dtype", "float64")
     backend = Backend(f"{HERE / 'optimisers.py'}:{entry['adapter']}")  # one process, in which torch is imported once
     try:
@@ -86,7 +86,7 @@ def optimiser(entry, seeds):
 
 
 def geometry(reports):
-    """What is seen of values, over some seeds."""
+    """Return what is seen of values, over some seeds."""
     values = [item for report in reports for item in report.rows if item.kind == "value" and item.points]
     wrong = sorted({name for report in reports for name in report.wrong})
     return {
@@ -117,7 +117,7 @@ def manopt(seeds):
 
 
 def is_here(title, source):
-    """Whether the code is there; if not, that is said."""
+    """Return whether the code is there; if not, that is said."""
     if version_of(source) is None:
         print(f"skipped: {title}: {source} is not there (packages: pip; repositories: REPOSITORIES)")
         return False
@@ -153,7 +153,7 @@ def judge(results, chosen, seeds, workers, save):
 
 
 def as_known(results):
-    """Whether the verdicts of refgeo and what is recomputed agree, for every optimiser."""
+    """Return whether the verdicts of refgeo and what is recomputed agree, for every optimiser."""
     return all(map(page.agree, results["optimisers"].values()))
 
 

@@ -30,7 +30,7 @@ def clone_of(repository):
 
 
 def module(repository, path, root=""):
-    """A module of a clone: the file of a path, or with a root on sys.path the module of that dotted name."""
+    """Return a module of a clone: the file of a path, or with a root on sys.path the module of that dotted name."""
     folder = clone_of(repository)
     if not path.endswith(".py"):
         sys.path.insert(0, str(folder / root))
@@ -54,7 +54,7 @@ def lora(of_model):
 
 
 def factors(model):
-    """A (h × m) and B (n × h) of a module with PEFT's names."""
+    """Return A (h × m) and B (n × h) of a module with PEFT's names."""
     return model.layer.lora_A["default"].weight, model.layer.lora_B["default"].weight
 
 
@@ -122,7 +122,7 @@ lora_pro_efficient_by_eigenvectors = lora_pro_of_package(lorapro_mode="efficient
 
 
 def _pymanopt(state, G, H, e_G, e_H, rate=0.1):
-    """A step of gradient descent on Pymanopt's `FixedRankEmbedded`, with its projection and retraction."""
+    """Return a step of gradient descent on Pymanopt's `FixedRankEmbedded`, with its projection and retraction."""
     from pymanopt.manifolds import FixedRankEmbedded
 
     (Q_G, R_G), (Q_H, R_H) = np.linalg.qr(G), np.linalg.qr(H)
@@ -208,7 +208,7 @@ def functions(repository, path, *names):
 
 
 def _lora_pro_of_authors(model, lr=1e-2):
-    """The adjustment of gradients in the authors' DeepSpeed, and a step of SGD along them."""
+    """Return the adjustment of gradients in the authors' DeepSpeed, and a step of SGD along them."""
     path = "DeepSpeed-0.15.1/deepspeed/runtime/zero/stage_1_and_2.py"
     adjust, _ = functions("LoRA-Pro", path, "lorapro_full_adjustment", "solve_sylvester")
     A, B = factors(model)
@@ -272,7 +272,7 @@ INTRINSIC_MUON = "manifold-intrinsic-muon"
 
 
 def riemannion_of_authors(name, **fixed):
-    """An optimiser of Riemannion's authors, as iMuon's authors ship it.
+    """Return an optimiser of Riemannion's authors, as iMuon's authors ship it.
 
     W = B A has other factors there, twice as long: Aᵀ = Q R gives (Q 0)ᵀ and (B Rᵀ P), with P a basis of B's columns.
     """
@@ -306,7 +306,7 @@ riemannion_sgd = riemannion_of_authors("RiemannianSGD", momentum=0.9)
 
 
 def intrinsic_muon(variant):
-    """The optimiser iMuon for LoRA, with the options of its authors' run script."""
+    """Return the optimiser iMuon for LoRA, with the options of its authors' run script."""
 
     def make(model, lr=5e-3, **options):
         A, B = factors(model)
@@ -362,7 +362,7 @@ balora_adamw = wrap_balora(torch.optim.AdamW)
 
 
 def of_mirai(path, name):
-    """An optimiser of Mirai."""
+    """Return an optimiser of Mirai."""
 
     def make(model, lr=1e-2, **options):
         A, B = factors(model)
@@ -377,7 +377,7 @@ lora_pro_of_mirai = of_mirai("mirai.core.training.optim.lora_pro", "LoRAProAdamW
 
 
 def alternating(name, **changed):
-    """The optimisers of AltLoRA's authors, with the options and the turns of their trainer.
+    """Return the optimisers of AltLoRA's authors, with the options and the turns of their trainer.
 
     Both factors are trained for 9 steps, then A and B in turn, for 10 steps each.
     """

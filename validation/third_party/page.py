@@ -30,13 +30,13 @@ def round_numbers(value):
 
 
 def read_results():
-    """What was seen until now."""
+    """Return what was seen until now."""
     empty = {"optimisers": {}, "geometries": {}, "merges": {}}
     return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else empty
 
 
 def link(source, version):
-    """A package at its version, or a repository at its commit."""
+    """Return a package at its version, or a repository at its commit."""
     if "/" in source:
         commit, _, date = version.partition(", ")
         return f"[{date}](https://github.com/{source}/commit/{commit})"
@@ -86,7 +86,7 @@ SEEN, NEAR = 1e-3, 30.0
 
 
 def agree(found):
-    """Whether refgeo and the program without it say the same: a mistake of the referee is looked for first.
+    """Return whether refgeo and the program without it say the same: a mistake of the referee is looked for first.
 
     Of each kind of matrices, both see a difference or neither does; and what passes is invariant.
     """
@@ -192,7 +192,7 @@ def geometries(results):
 
 
 def text(results):
-    """The page."""
+    """Return the page."""
     parts = {
         "optimisers": optimisers(results), "adapters": table_of_programs("adapters"),
         "merges": merges(results), "sharpness": table_of_programs("sharpness"), "geometries": geometries(results),

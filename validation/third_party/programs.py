@@ -24,14 +24,14 @@ NAMES = sorted(folder.name for folder in HERE.iterdir() if (folder / "program.py
 
 
 def needs(name):
-    """The repository whose clone a program runs in, or ""; and versions of packages."""
+    """Return the repository whose clone a program runs in, or ""; and versions of packages."""
     first = (HERE / name / "program.py").read_text(encoding="utf-8").splitlines()[0]
     clone = re.search(r"in a clone of ([\w/-]+)", first)
     return clone[1] if clone else "", dict(re.findall(r"([\w-]+)==([\w.]+)", first))
 
 
 def missing(name):
-    """What a program needs and is not here, in words."""
+    """Return what a program needs and is not here, in words."""
     repository, versions = needs(name)
     result = [f"{package}=={version}" for package, version in versions.items() if _version(package) != version]
     folder = os.environ.get("REPOSITORIES")
@@ -56,7 +56,7 @@ def source_of(name):
 
 
 def run(name, corrected=False):
-    """What the program prints; with the correction, beside a patched copy of the package or clone."""
+    """Return what the program prints; with the correction, beside a patched copy of the package or clone."""
     repository, _ = needs(name)
     with tempfile.TemporaryDirectory() as scratch:
         root = source_of(name)
@@ -90,12 +90,12 @@ def read_printed(name):
 
 
 def is_mistake(name):
-    """Whether there is something to correct."""
+    """Return whether there is something to correct."""
     return (HERE / name / "correction.patch").is_file()
 
 
 def answers(name):
-    """What was asked of an accusation, and what was found; empty where nothing is to be corrected."""
+    """Return what was asked of an accusation, and what was found; empty where nothing is to be corrected."""
     file = HERE / name / "answers.toml"
     return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 

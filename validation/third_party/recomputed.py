@@ -42,7 +42,7 @@ def draw_matrix(rng, rows, columns, least, largest):
 
 
 def model_of(A, B):
-    """A module with the names of PEFT's parameters."""
+    """Return a module with the names of PEFT's parameters."""
 
     def holder(values):
         module = torch.nn.Module()
@@ -94,7 +94,7 @@ def _steps_of_arrays(step, A, B, Y, size):
 
 
 def way(products):
-    """The length of the way, step by step."""
+    """Return the length of the way, step by step."""
     return np.cumsum([np.linalg.norm(y - x) for x, y in itertools.pairwise(products)])
 
 

@@ -23,28 +23,28 @@ def softmax(scores, causal=False):
 
 
 def entrywise(function, *matrices):
-    """A function of entries."""
+    """Return a function of entries."""
     entries = [function(*xs) for xs in zip(*(M.entries() for M in matrices), strict=True)]
     return arb_mat(matrices[0].nrows(), matrices[0].ncols(), entries)
 
 
 def gelu(x):
-    """The product x Φ(x)."""
+    """Return the product x Φ(x)."""
     return x * (1 + (x / arb(2).sqrt()).erf()) / 2
 
 
 def silu(x):
-    """The quotient x / (1 + e⁻ˣ)."""
+    """Return the quotient x / (1 + e⁻ˣ)."""
     return x / (1 + (-x).exp())
 
 
 def every_row(row, count):
-    """The same row so many times."""
+    """Return the same row so many times."""
     return arb_mat(row.tolist() * count)
 
 
 def root_mean_square_norm(x, scale):
-    """The rows x / √(mean x² + ε) · scale."""
+    """Return the rows x / √(mean x² + ε) · scale."""
     sizes = [(sum((z * z for z in row), arb(0)) / x.ncols() + arb(SMALL)).sqrt() for row in x.tolist()]
     return arb_mat(
         [
@@ -55,13 +55,13 @@ def root_mean_square_norm(x, scale):
 
 
 def layer_norm(x, scale, shift):
-    """The same of x − mean x, plus shift."""
+    """Return the same of x − mean x, plus shift."""
     means = [[sum(row, arb(0)) / x.ncols()] * x.ncols() for row in x.tolist()]
     return root_mean_square_norm(x - arb_mat(means), scale) + every_row(shift, x.nrows())
 
 
 def affine(x, weights, bias):
-    """The rows x W + b."""
+    """Return the rows x W + b."""
     return x * weights + every_row(bias, x.nrows())
 
 
@@ -139,7 +139,7 @@ class Decoder:
         return named | {"W_gate": (d, f), "W_up": (d, f), "W_down": (f, d), "scale_1": (1, d), "scale_2": (1, d)}
 
     def group_of(self, i):
-        """The key and value head of a query head."""
+        """Return the key and value head of a query head."""
         return i * self.shared // self.heads
 
     def output(self, w):
@@ -188,7 +188,7 @@ class Decoder:
 
 
 def complex_element(rng, h, steep):
-    """What commutes with rotary positions: in every plane a complex number, here of modulus √2ᵏ."""
+    """Return what commutes with rotary positions: in every plane a complex number, here of modulus √2ᵏ."""
     half, A = h // 2, fmpq_mat(h, h)
     for j in range(half):
         real, imaginary = ((1, 0), (0, 1), (1, 1), (1, -1))[int(4 * rng.random())]

@@ -31,7 +31,7 @@ STEPS = (1, 2, 5, 10)
 
 
 def cases(wanted=lambda name: True, progress=lambda name: None):
-    """The wanted cases by name, as plain data."""
+    """Return the wanted cases by name, as plain data."""
     made, before = {}, ctx.prec
     ctx.prec = MORE_BITS
     try:
@@ -49,25 +49,25 @@ def cases(wanted=lambda name: True, progress=lambda name: None):
 
 
 def integers(rng, rows, columns, most=8, over=4):
-    """A matrix of ±1 to ±`most`, divided by `over`."""
+    """Return a matrix of ±1 to ±`most`, divided by `over`."""
     drawn = [(1 if rng.random() < 0.5 else -1) * (1 + int(rng.random() * most)) for _ in range(rows * columns)]
     return fmpq_mat(rows, columns, [fmpq(k, over) for k in drawn])
 
 
 def near(number):
-    """The next double."""
+    """Return the next double."""
     return int(number.p) / int(number.q)
 
 
 def floats(matrix):
-    """The doubles that a matrix consists of, exactly."""
+    """Return the doubles that a matrix consists of, exactly."""
     rows = [[near(x) for x in row] for row in matrix.tolist()]
     assert fmpq_mat([[fmpq(*map(int, z.as_integer_ratio())) for z in row] for row in rows]) == matrix
     return rows
 
 
 def balls(matrix):
-    """The same numbers as balls without a radius."""
+    """Return the same numbers as balls without a radius."""
     return arb_mat(matrix.nrows(), matrix.ncols(), [arb(x) for x in matrix.entries()])
 
 
@@ -112,12 +112,12 @@ def point(rng, n, m, h):
 
 
 def identity(h):
-    """The h×h identity."""
+    """Return the h×h identity."""
     return fmpq_mat(h, h, [int(i == j) for i in range(h) for j in range(h)])
 
 
 def element(rng, h, steep):
-    """An element of the group with an exact inverse: a diagonal of 2ᵏ between triangles of 0 and ±1."""
+    """Return an element of the group with an exact inverse: a diagonal of 2ᵏ between triangles of 0 and ±1."""
     lower, upper, powers = identity(h), identity(h), identity(h)
     for i in range(h):
         powers[i, i] = fmpq(2) ** (steep - 2 * steep * i // max(h - 1, 1))

@@ -44,7 +44,7 @@ class Population:
             raise SystemExit(f"--loss: expected a Python file, got {loss}")
 
     def units(self) -> list[str]:
-        """A file each."""
+        """Return a file each."""
         return list(self._files())
 
     def _files(self) -> dict[str, Path]:

@@ -182,7 +182,7 @@ class Families(NamedTuple):
     below: Mapping[str, Sequence[str]]
 
     def above(self, name: str) -> str:
-        """The first hypernym of a noun, or ""."""
+        """Return the first hypernym of a noun, or ""."""
         return next(iter(self.of[name].above), "")
 
     def cousin(self, name: str, chosen: Collection[str], rng: np.random.Generator) -> str:

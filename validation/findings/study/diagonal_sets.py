@@ -97,7 +97,7 @@ def draw_set(setting: Setting, rng: np.random.Generator) -> tuple[Any, Any, Any]
 
 
 def network_set(setting: Setting, seed: int) -> NetworkSet:
-    """The set of a seed, trained."""
+    """Train on the set of a seed, and return it."""
     rng = np.random.default_rng([seed, setting.n, setting.d])
     X, y, truth = draw_set(setting, rng)
     size, share = (np.exp(rng.uniform(*np.log(bounds), NETWORKS)) for bounds in (setting.size, setting.share))
@@ -131,7 +131,7 @@ class Population:
         self.sets, self.setting = sets, Setting(**setting)
 
     def units(self) -> list[str]:
-        """A set each."""
+        """Return a set each."""
         return [f"{seed:03d}" for seed in range(self.sets)]
 
     def rows(self, task: Task) -> list[Row]:

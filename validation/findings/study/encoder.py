@@ -28,7 +28,7 @@ def tokens(texts: list[str], length: int) -> tuple[Any, Any]:
 
 
 def encoder() -> Any:
-    """The pre-trained network."""
+    """Return the pre-trained network."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
@@ -85,7 +85,7 @@ def replace_tokens(examples: tuple[Any, ...], first: int) -> tuple[Any, ...]:
 
 
 def groups(module: Any, step_size: float) -> list[dict[str, Any]]:
-    """What an optimiser trains: the new layer learns ten times as fast."""
+    """Return what an optimiser trains: the new layer learns ten times as fast."""
     return [
         {"params": [p for p in module.encoder.parameters() if p.requires_grad], "lr": step_size},
         {"params": list(module.head.parameters()), "lr": 10.0 * step_size},

@@ -106,7 +106,7 @@ class Population(FineTuned):
         )
 
     def _checkpoint(self, cache: Path) -> Any:
-        """The network that was trained on rotations."""
+        """Return the network that was trained on rotations."""
         import torch
 
         torch.manual_seed(0)
@@ -123,7 +123,7 @@ class Population(FineTuned):
         return module
 
     def checkpoint(self, cache: Path, dtype: Any = np.float32) -> Model:
-        """The network that was trained on rotations, and rotations of the images."""
+        """Return the network that was trained on rotations, and rotations of the images."""
         import torch
 
         torch.backends.mha.set_fastpath_enabled(False)
@@ -155,7 +155,7 @@ def images(folder: str | Path, part: str, device: str) -> tuple[Any, Any]:
 
 
 def _idx(folder: str | Path, name: str) -> Any:
-    """The numbers of an IDX file of bytes, which may be compressed."""
+    """Return the numbers of an IDX file of bytes, which may be compressed."""
     places = [place for suffix in ("", ".gz") if (place := Path(folder, f"{name}{suffix}")).is_file()]
     if not places:
         raise SystemExit(f"the images: expected {name} or {name}.gz in {folder}; Fashion-MNIST has four such files")
@@ -191,7 +191,7 @@ def augment(x: Any, strength: int, generator: Any) -> Any:
 
 
 def vision_transformer(classes: int) -> Any:
-    """An untrained network."""
+    """Return an untrained network."""
     import torch
     from torch import nn
 
@@ -215,12 +215,12 @@ def vision_transformer(classes: int) -> Any:
 
 
 def norm_of(module: Any) -> float:
-    """The length of all weights."""
+    """Return the length of all weights."""
     return float(sum(p.detach().double().square().sum() for p in module.parameters()) ** 0.5)
 
 
 def _steps(module: Any, step_size: float, weight_decay: float, count: int) -> Iterator[Any]:
-    """An optimiser for each step: AdamW, warmed up and falling as a cosine."""
+    """Yield an optimiser for each step: AdamW, warmed up and falling as a cosine."""
     import torch
 
     module.train()

@@ -317,7 +317,7 @@ def _with_points(blocks: Blocks, moving: Iterable[str], points: list[Any]) -> Bl
 
 
 def _arrays(blocks: Mapping[str, Any]) -> Blocks:
-    """Every pair as two arrays."""
+    """Return every pair as two arrays."""
     made: Blocks = {}
     for name, block in blocks.items():
         made |= {f"{name}.G": block.G, f"{name}.H": block.H} if isinstance(block, rg.Pair) else {name: block}
@@ -325,7 +325,7 @@ def _arrays(blocks: Mapping[str, Any]) -> Blocks:
 
 
 def _with_pairs(arrays: Mapping[str, Any], like: Blocks) -> Blocks:
-    """The inverse of `_arrays`."""
+    """Return the inverse of `_arrays`."""
     return {
         name: rg.Pair(arrays[f"{name}.G"], arrays[f"{name}.H"]) if isinstance(block, rg.Pair) else arrays[name]
         for name, block in like.items()

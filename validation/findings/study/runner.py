@@ -154,7 +154,7 @@ def versions_of(tasks: Sequence[Task]) -> dict[str, list[dict[str, str]]]:
 
 
 def run(tasks: Sequence[Task], workers: Workers = 1) -> list[Row]:
-    """The rows of all units.
+    """Return the rows of all units.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ def on_cluster(address: str) -> Workers:
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """The options of an experiment whose models can be shared among machines."""
+    """Return the options of an experiment whose models can be shared among machines."""
     made = experiment.parser(description)
     made.add_argument(
         "--cluster", metavar="ADDRESS", help="of a dask.distributed scheduler, whose workers train and measure"
@@ -222,7 +222,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def workers(options: argparse.Namespace) -> Workers:
-    """What the options of `parser` ask for."""
+    """Return what the options of `parser` ask for."""
     return on_cluster(options.cluster) if options.cluster else int(options.workers)
 
 
@@ -244,7 +244,7 @@ def save_table(rows: Sequence[Row], place: Path) -> None:
 
 
 def load_table(place: Path) -> list[Row]:
-    """The rows of `save_table`."""
+    """Return the rows of `save_table`."""
     with place.open(newline="", encoding="utf-8") as stream:
         return [
             {name: text if name in ("unit", "model") else _number(text) for name, text in row.items()}
@@ -267,7 +267,7 @@ _OF_A_NUMBER = (
 
 
 def about(row: Row) -> Row:
-    """What a row says of its model, and not of the number; without what only other populations have.
+    """Return what a row says of its model, and not of the number; without what only other populations have.
 
     Examples
     --------
@@ -278,7 +278,7 @@ def about(row: Row) -> Row:
 
 
 def measure_at(row: Row) -> str:
-    """The measure of a row with its radius, if it has one.
+    """Return the measure of a row with its radius, if it has one.
 
     Examples
     --------

@@ -100,7 +100,7 @@ def partial_tau(x: npt.ArrayLike, y: npt.ArrayLike, given: npt.ArrayLike) -> flo
 
 
 def rest(x: npt.ArrayLike, given: npt.ArrayLike) -> Array:
-    """What is left of the ranks of x after a cubic polynomial in the ranks of another number.
+    """Return what is left of the ranks of x after a cubic polynomial in the ranks of another number.
 
     If x and y depend on this number and on nothing common besides, τ of what is left of them is nearly zero on average;
     the partial τ is not.
@@ -215,7 +215,7 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def median(values: Sequence[float], seed: int = 0) -> Estimate:
-    """The median over sets, with its bootstrap interval.
+    """Return the median over sets, with its bootstrap interval.
 
     Examples
     --------

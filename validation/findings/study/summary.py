@@ -47,12 +47,12 @@ def _radius(row: Row) -> float:
 
 
 def is_one_set(rows: Sequence[Row]) -> bool:
-    """Whether every unit is one model."""
+    """Return whether every unit is one model."""
     return all(len(of) == 1 for of in _models(rows).values())
 
 
 def has_step_sizes(rows: Sequence[Row]) -> bool:
-    """Whether models differ in it."""
+    """Return whether models differ in it."""
     return len({row[GIVEN] for row in rows if GIVEN in row and row[GIVEN] == row[GIVEN]}) > 1
 
 

@@ -28,7 +28,7 @@ class Population:
         self.count, self.steps = count, steps
 
     def units(self) -> list[str]:
-        """A model each."""
+        """Return a model each."""
         return [str(index) for index in range(self.count)]
 
     def rows(self, task: Task) -> list[Row]:

@@ -75,7 +75,7 @@ class FineTuned(ABC):
         return f"{self.kind}-{self.draw}"
 
     def units(self) -> list[str]:
-        """A model each."""
+        """Return a model each."""
         return [f"{index:03d}" for index in range(self.count)]
 
     def rows(self, task: Task) -> list[Row]:
@@ -121,7 +121,7 @@ def train_or_load(module: Any, folder: Path, unit: str, recipe: Any, train: Call
 
 
 def network_of(module: Any, layout: str, heads: int) -> rg.networks.Network:
-    """The module's parameters as blocks."""
+    """Return the module's parameters as blocks."""
     return rg.networks.read(module.state_dict(), layout, heads)
 
 
@@ -134,7 +134,7 @@ def cross_entropy(call: Any, *batch: Any) -> Any:
 
 
 def in_parts(call: Any, inputs: Iterable[Any], size: int) -> Any:
-    """What a module makes of tensors, so many examples at a time, without gradients."""
+    """Return what a module makes of tensors, so many examples at a time, without gradients."""
     import torch
 
     with torch.no_grad():
