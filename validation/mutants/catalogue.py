@@ -282,7 +282,9 @@ def last_block_forgotten(function):
 def first_block_everywhere(metric, G, H, e_G, e_H):
     """Return the Gram matrices of the first block for all of them."""
     first = (0,) * (G.ndim - 2)
-    item = call_paper("riemannian_gradient", metric, G[first], H[first], *(e.reshape(-1, e.shape[-1]) for e in (e_G, e_H)))
+    item = call_paper(
+        "riemannian_gradient", metric, G[first], H[first], *(e.reshape(-1, e.shape[-1]) for e in (e_G, e_H))
+    )
     return tuple(x.reshape(e.shape) for x, e in zip(item, (e_G, e_H), strict=True))
 
 
