@@ -154,7 +154,7 @@ class Evidence:
     def digits(self) -> float:
         """The number of correct decimal digits, at most that of the dtype."""
         most = -np.log10(PRECISIONS[self.dtype].roundoff)
-        return float(np.clip(-np.log10(max(self.relative_error, 1e-300)), 0.0, most))
+        return float(np.clip(-np.log10(max(self.relative_error, 1e-300)), 0.0, most)) + 0.0  # no −0
 
     @property
     def location(self) -> str:

@@ -355,8 +355,9 @@ def _decide(check: Check, summary: EvidenceSummary, diagnosis: Diagnosis) -> tup
         return Verdict.CONTRACT, "; ".join(e.detail for e in broken)
     if not summary.decisive and check.kind != "value":
         return Verdict.NOT_JUDGED, "; ".join(unknown)
-    if not summary.decisive:
-        reason = "at every point, rounding alone can cause an error of any size, so nothing can be judged"
+    if not summary.decisive or (check.kind == "value" and _are_all_scalar(summary.decisive, summary.results)):
+        points = "every point with h > 1, where most mistakes are seen" if summary.decisive else "every point"
+        reason = f"at {points}, rounding alone can cause an error of any size, so nothing can be judged"
         late = _describe_by_detail("not judged", summary.select(Event.EXHAUSTED))
         return Verdict.UNDECIDED, "; ".join([*notes, *late, reason if summary.results else "no point was judged"])
     if summary.inaccurate and check.kind in WHOLE_RUN_KINDS:
@@ -369,6 +370,11 @@ def _decide(check: Check, summary: EvidenceSummary, diagnosis: Diagnosis) -> tup
         return Verdict.INACCURATE, "; ".join([reason, *notes])
     missing = [*late, *_describe_by_detail("no result", refused)]
     return (Verdict.PARTIAL if missing else Verdict.PASS), "; ".join([*notes, *missing])
+
+
+def _are_all_scalar(decisive: list[Evidence], results: list[Evidence]) -> bool:
+    """Return whether decisive points have h = 1, where Gram matrices are numbers, and others do not."""
+    return all(e.sizes[2:3] == (1,) for e in decisive) and any(e.sizes[2:3] != (1,) for e in results)
 
 
 def _describe_wrong_results(check: Check, summary: EvidenceSummary, diagnosis: Diagnosis) -> str:
