@@ -32,7 +32,7 @@ SHAPES = [
 ]
 
 
-def sampled(values, every=4, ids=None):
+def sample(values, every=4, ids=None):
     """All values for a test; by default only one of so many is run, the others with ``pytest -m exhaustive``."""
     return [pytest.param(*(v if isinstance(v, tuple) else (v,)), marks=[] if i % every == 0 else pytest.mark.exhaustive,
                          id=ids(v) if ids else None) for i, v in enumerate(values)]  # fmt: skip
@@ -81,7 +81,7 @@ def random_pair(rng, batch, n, m, h):
     return rg.Pair(rng.standard_normal((*batch, n, h)), rng.standard_normal((*batch, m, h)))
 
 
-def conditioned_factor(rng, n, h, condition):
+def factor_of_condition(rng, n, h, condition):
     left = np.linalg.qr(rng.standard_normal((n, h)))[0]
     right = np.linalg.qr(rng.standard_normal((h, h)))[0]
     return left * np.geomspace(1.0, 1.0 / condition, h) @ right.T
@@ -144,7 +144,7 @@ def blocks(page: Path) -> list[Block]:
     return [Block(page, *parts) for parts in result]
 
 
-def grown(module, factor=15.0):
+def grow_weights(module, factor=15.0):
     """A fresh module of transformers with weights of the size that training gives: of those that it starts with, a
     loss in float32 hardly depends on queries and keys.
     """

@@ -9,7 +9,7 @@ import autograd
 import autograd.numpy as anp
 import numpy as np
 import pytest
-from helpers import orthonormal, sampled
+from helpers import orthonormal, sample
 
 import refgeo as rg
 from refgeo import diagonal, exact, paper
@@ -105,7 +105,7 @@ def test_a_geodesic_depends_on_velocity_times_time_alone(name):
 
 @pytest.mark.slow
 @metrics
-@pytest.mark.parametrize("seed", sampled(range(3)))
+@pytest.mark.parametrize("seed", sample(range(3)))
 def test_geodesics_of_the_total_space_are_none_of_the_quotient_unless_they_are_horizontal(name, seed):
     """App. B.6 without this word: of two velocities that differ by a vertical one, X moves apart."""
     point = pair(seed)
@@ -709,7 +709,7 @@ def test_distortion_of_the_trace_with_the_size_of_the_group_depends_on_what_is_h
     assert result["gaussian"][2] == pytest.approx(32.0, rel=0.15)
 
 
-SMALL = sampled([(2, 2), (3, 2)], 1)
+SMALL = sample([(2, 2), (3, 2)], 1)
 
 
 @pytest.mark.parametrize(("n", "h"), SMALL)

@@ -7,14 +7,14 @@ import itertools
 import numpy as np
 import pymanopt
 import pytest
-from helpers import sampled
+from helpers import sample
 from pymanopt.tools import diagnostics
 
 import refgeo as rg
 from refgeo.bridges.pymanopt import QuotientManifold
 
 METRICS = [rg.InvariantMetric(), rg.InterpolatedMetric(0.5), rg.MixedMetric(), rg.InvariantMetric(1e-2)]
-every_metric = pytest.mark.parametrize("metric", sampled(METRICS, 2, ids=repr))
+every_metric = pytest.mark.parametrize("metric", sample(METRICS, 2, ids=repr))
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers import FUNCTIONS, backend, bert_layer, sampled
+from helpers import FUNCTIONS, backend, bert_layer, sample
 
 import refgeo as rg
 from refgeo import exact, paper
@@ -28,7 +28,7 @@ def verdicts(report):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", sampled(["float64", "float32"]))
+@pytest.mark.parametrize("dtype", sample(["float64", "float32"]))
 def test_the_literal_formulas_pass_and_are_told_their_lost_digits(dtype):
     report = rg.check(dtype=dtype, cases=[*SOME, "10x9x4/k10000", "4-25x24x6", "20-1x1x1"])
     assert report.passed
@@ -71,7 +71,7 @@ def test_the_factorised_route_passes_and_loses_no_digits():
     assert all(row.digits_lost < 1 for row in report.rows)
 
 
-def scaled(function, factor, metrics=("inv", "mix")):
+def scale_result(function, factor, metrics=("inv", "mix")):
     def call(metric, *arguments):
         result = function(metric, *arguments)
         if metric not in metrics:
@@ -82,9 +82,9 @@ def scaled(function, factor, metrics=("inv", "mix")):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "metric"), sampled([(f, m) for m in ("inv", "mix") for f in FUNCTIONS], 7))
+@pytest.mark.parametrize(("name", "metric"), sample([(f, m) for m in ("inv", "mix") for f in FUNCTIONS], 7))
 def test_a_result_off_by_one_part_in_a_billion_is_wrong_and_nothing_else_is(name, metric):
-    broken = backend(**{name: scaled(getattr(paper, name), 1 + 1e-9, (metric,))})
+    broken = backend(**{name: scale_result(getattr(paper, name), 1 + 1e-9, (metric,))})
     report = rg.check(broken, cases=SOME)
     expected = [row for row in EVERY if row.startswith(name) and row.endswith(f"[{metric}]")]
     assert sorted(report.wrong) == sorted(expected)
@@ -476,7 +476,7 @@ def test_strange_options_and_points_are_named():
             rg.check(**options)
 
 
-def mended(function, broken):
+def change_where(function, broken):
     """The formulas, but for what `broken` changes of the right result."""
     right = getattr(paper, function)
 
@@ -510,7 +510,7 @@ def polarised(metric, G, H, a_G, a_H, b_G, b_H):
     return (square(a_G + b_G, a_H + b_H) - square(a_G - b_G, a_H - b_H)) / 4.0
 
 
-@pytest.mark.parametrize(("seed", "dtype"), sampled([(s, d) for s in range(3) for d in ("float64", "float32")], 5))
+@pytest.mark.parametrize(("seed", "dtype"), sample([(s, d) for s in range(3) for d in ("float64", "float32")], 5))
 def test_polarisation_is_right(seed, dtype):
     """It rounds the longer vector: where one is 1e8 times as long, no digit of the other need be left."""
     few = ["10x9x4/k3", "7x4x1/k3", "3-7x4x1/k3", "2-6x7x2"]
@@ -521,7 +521,9 @@ def test_polarisation_is_right(seed, dtype):
 @pytest.mark.slow
 def test_a_place_is_found_by_bisection():
     report = rg.check(
-        mended("christoffel", _scaled_if(lambda G, H, *v: G.shape[-1] >= 10)), checks=["christoffel"], metrics=["inv"]
+        change_where("christoffel", _scaled_if(lambda G, H, *v: G.shape[-1] >= 10)),
+        checks=["christoffel"],
+        metrics=["inv"],
     )
     assert [row.diagnosis for row in report.failures] == [
         "wrong where h ≥ 10; there, your result is 1.01 times the right one"
@@ -917,7 +919,7 @@ class RefLoRA:
         return e_G @ _mean(S, np.linalg.inv(T)), e_H @ _mean(T, np.linalg.inv(S))
 
 
-def _own(name):
+def _define(name):
     def function(self, metric, G, H, *rest):
         arrays = [x for x in rest if isinstance(x, np.ndarray) and x.ndim > 1]
         vectors = [rg.Pair(*pair) for pair in zip(arrays[::2], arrays[1::2], strict=True)]
@@ -936,11 +938,11 @@ class OfTheFamily:
 
 for _name in OPERATIONS:
     if _name != "retraction":
-        setattr(OfTheFamily, _name, _own(_name))
+        setattr(OfTheFamily, _name, _define(_name))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "dtype"), sampled([(0, "float64"), (7, "float64"), (0, "float32")], 3))
+@pytest.mark.parametrize(("seed", "dtype"), sample([(0, "float64"), (7, "float64"), (0, "float32")], 3))
 def test_a_literal_geometric_mean_passes_as_the_metric_between(seed, dtype):
     report = rg.check(RefLoRA(), metrics=["s=0.5"], dtype=dtype, seed=seed)
     assert report.passed, report.wrong
@@ -950,7 +952,7 @@ def test_a_literal_geometric_mean_passes_as_the_metric_between(seed, dtype):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("s", sampled([0.5, 0.2]))
+@pytest.mark.parametrize("s", sample([0.5, 0.2]))
 def test_a_metric_between_is_judged_by_enclosures(s):
     name = f"s={s:g}"
     right = rg.check(OfTheFamily(s), metrics=[name], cases=["5x4x2/k3/t=1", "7x4x1", "3-7x4x1/k3/uneven=1e6"])

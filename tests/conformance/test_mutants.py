@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from helpers import sampled
+from helpers import sample
 
 import refgeo as rg
 from refgeo.conformance.protocol.operations import OPERATIONS
@@ -19,7 +19,7 @@ def test_the_catalogue_is_large_and_each_mistake_has_its_own_name():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", sampled(mutants.MUTANTS, 24, ids=lambda mutant: f"{mutant.function}: {mutant.name}"))
+@pytest.mark.parametrize("mutant", sample(mutants.MUTANTS, 24, ids=lambda mutant: f"{mutant.function}: {mutant.name}"))
 def test_a_broken_backend_is_caught_and_blamed(mutant):
     complaints, _ = mutants.judge(mutant)
     assert complaints == []
@@ -40,7 +40,7 @@ def test_the_matrix_has_every_operation_and_nearly_every_feature():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", sampled([(i,) for i in range(0, 350, 41)], 22))
+@pytest.mark.parametrize("place", sample([(i,) for i in range(0, 350, 41)], 22))
 def test_a_generated_mistake_is_caught(place):
     """A sample, without exact geodesics, which take longest; all of them: python -m validation mutants --matrix."""
     complaints, _ = mutants.judge_cell([cell for cell in matrix() if cell[0] != mutants.EXACT][place])
@@ -63,7 +63,7 @@ FEW = ["7x4x1/k3/cosine=1", "4x4x4", "2-6x7x2", "10x9x4/k10", "10x9x4/k1e+06"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "dtype"), sampled([(name, ("float64", "float32")[i // 4 % 2]) for i, name in enumerate(RIGHT)], 8)
+    ("name", "dtype"), sample([(name, ("float64", "float32")[i // 4 % 2]) for i, name in enumerate(RIGHT)], 8)
 )
 def test_a_right_backend_is_not_accused(name, dtype):
     """A sample; every point, both precisions and many seeds: python -m validation implementations."""

@@ -7,7 +7,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from helpers import bert_layer, sampled
+from helpers import bert_layer, sample
 
 import refgeo as rg
 from refgeo import paper
@@ -78,7 +78,7 @@ def solved(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("format", "out"), sampled(list(itertools.product(("npz", "json"), repeat=2)), 2))
+@pytest.mark.parametrize(("format", "out"), sample(list(itertools.product(("npz", "json"), repeat=2)), 2))
 def test_right_results_pass_in_every_format(format, out, tmp_path):
     vectors.write(tmp_path, format, cases=FEW)
     cases, named = load(tmp_path, format)
@@ -132,7 +132,7 @@ def test_single_precision_is_written_and_judged_as_such(tmp_path):
     assert report.dtype == "float32"
 
 
-def graded(solved, tmp_path, change):
+def grade_changed(solved, tmp_path, change):
     folder, results = solved
     results = dict(results)
     change(results)
@@ -150,7 +150,7 @@ def test_a_wrong_result_is_wrong_with_its_diagnosis_and_shown_by_its_line(solved
             if name.startswith("inv") and "christoffel" in name:
                 results[name] = 2 * results[name]
 
-    report = graded(solved, tmp_path, double)
+    report = grade_changed(solved, tmp_path, double)
     assert report.wrong == ["christoffel[inv]"]
     row = verdict(report, "christoffel", "inv")
     assert row.diagnosis == "your result is 2 times the right one"
@@ -169,7 +169,7 @@ def test_what_is_missing_everywhere_is_not_provided_and_what_is_missing_somewher
                 del results[name]
         del results["inv_0002__riemannian_gradient_H"]
 
-    report = graded(solved, tmp_path, remove)
+    report = grade_changed(solved, tmp_path, remove)
     assert verdict(report, "geodesic_2", "mix").verdict is Verdict.NOT_PROVIDED
     assert verdict(report, "geodesic_2", "inv").verdict is Verdict.PASS
     row = verdict(report, "riemannian_gradient", "inv")
@@ -180,7 +180,7 @@ def test_what_is_missing_everywhere_is_not_provided_and_what_is_missing_somewher
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
-    sampled([
+    sample([
         (lambda x: x.T, "are rows and columns exchanged"),
         (lambda x: x + 1j, "expected real numbers, got dtype complex"),
         (lambda x: np.full_like(x, np.nan), "NaN or infinity"),
@@ -197,7 +197,7 @@ def test_unusable_results_are_failed_rows_with_the_reason(solved, tmp_path, chan
         )
         results[name] = change(results[name])
 
-    report = graded(solved, tmp_path, broken)
+    report = grade_changed(solved, tmp_path, broken)
     assert report.wrong == ["horizontal_projection[mix]"]
     assert message in verdict(report, "horizontal_projection", "mix").message
 
@@ -216,7 +216,7 @@ def test_dimensions_of_length_one_may_be_lost(solved, tmp_path):
         for name in results:
             results[name] = np.squeeze(results[name])
 
-    assert graded(solved, tmp_path, squeeze).passed
+    assert grade_changed(solved, tmp_path, squeeze).passed
 
 
 def test_json_with_null_or_ragged_rows_fails_the_row(solved, tmp_path):

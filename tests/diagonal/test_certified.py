@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from helpers import ball_points, increase_at, loss, orthonormal, sampled
+from helpers import ball_points, increase_at, loss, orthonormal, sample
 from scipy.optimize import minimize_scalar
 
 import refgeo as rg
@@ -192,7 +192,7 @@ def raw_bounds(name, u, v, X, y, rho, t):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sampled(NAMES))
+@pytest.mark.parametrize("name", sample(NAMES))
 def test_every_bound_alone_is_above_all_points(name):
     """Also where another one is smaller, and around points that are not the maximum; each is tight somewhere."""
     rng = np.random.default_rng(20)
@@ -283,7 +283,7 @@ def test_the_dual_bounds_of_a_batch_are_those_of_its_problems(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sampled(NAMES, 2))
+@pytest.mark.parametrize("name", sample(NAMES, 2))
 @np.errstate(over="ignore")
 def test_the_dual_bound_is_the_maximum_where_the_gram_matrix_is_diagonal(name):
     """To the last digits in most cases; where the maximizer jumps past the sphere a small gap remains."""
@@ -341,7 +341,7 @@ def grid(d, rho, lowest):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "d"), sampled([(name, d) for d in (1, 2, 3) for name in NAMES], 4))
+@pytest.mark.parametrize(("name", "d"), sample([(name, d) for d in (1, 2, 3) for name in NAMES], 4))
 def test_no_point_of_a_fine_grid_beats_the_bounds(name, d):
     rng = np.random.default_rng([d, 6])
     geometry = geometry_of(name)
@@ -361,7 +361,7 @@ def test_no_point_of_a_fine_grid_beats_the_bounds(name, d):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "rho"), sampled([(name, rho) for rho in (1e-6, 1e-2, 0.3, 3.0) for name in NAMES], 2))
+@pytest.mark.parametrize(("name", "rho"), sample([(name, rho) for rho in (1e-6, 1e-2, 0.3, 3.0) for name in NAMES], 2))
 def test_no_random_point_beats_the_bounds_in_200_dimensions(name, rho):
     rng = np.random.default_rng(7)
     d, n = 200, 60
@@ -412,7 +412,7 @@ def batch(i):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sampled(NAMES, 5))
+@pytest.mark.parametrize("name", sample(NAMES, 5))
 def test_hundreds_of_instances_are_certified(name):
     exact = {True: [], False: []}  # with XᵀX diagonal, and not
     for i in range(4 if isinstance(name, str) else 3):
@@ -437,7 +437,7 @@ def test_hundreds_of_instances_are_certified(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sampled(NAMES, 2))
+@pytest.mark.parametrize("name", sample(NAMES, 2))
 def test_second_order_values_are_the_maximum_of_the_taylor_polynomial(name):
     """Differences of the loss along geodesics give the polynomial; random points, that nothing is larger."""
     rng = np.random.default_rng(9)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import scipy.integrate
 from flint import arb, arb_mat, fmpq, fmpq_mat
-from helpers import FAMILY, METRICS, conditioned_factor
+from helpers import FAMILY, METRICS, factor_of_condition
 
 import refgeo as rg
 from refgeo import exact
@@ -42,7 +42,7 @@ def narrow(enclosures):
 
 def setting(n=5, m=4, h=3, condition=10.0, seed=0):
     rng = np.random.default_rng(seed)
-    G, H = conditioned_factor(rng, n, h, condition), conditioned_factor(rng, m, h, condition)
+    G, H = factor_of_condition(rng, n, h, condition), factor_of_condition(rng, m, h, condition)
     vectors = [(rng.standard_normal((n, h)), rng.standard_normal((m, h))) for _ in range(3)]
     return G, H, vectors
 
@@ -317,7 +317,7 @@ def test_geodesics_of_order_1_and_2_follow_from_christoffel(name, relaxation):
 def test_large_blocks_are_enclosed_narrowly(name, condition):
     """n = m = 769, h = 64: the certified iteration, and the residual of horizontality as a check of the result."""
     rng = np.random.default_rng(0)
-    G, H = conditioned_factor(rng, 769, 64, condition), conditioned_factor(rng, 769, 64, condition)
+    G, H = factor_of_condition(rng, 769, 64, condition), factor_of_condition(rng, 769, 64, condition)
     v = rng.standard_normal((2, 769, 64))
     projection = ExactTangentSpace(name, G, H).horizontal_projection(v)
     assert all(item.rad.max() <= 1e-15 * np.abs(item.mid).max() for item in projection)
@@ -452,7 +452,7 @@ def test_powers_of_two_change_nothing_but_exponents(name, p):
     np.testing.assert_array_equal(constant * here.inner_product(v, w).mid, target.inner_product(*moved).mid)
 
 
-def integrated(metric, G, H, v, t, relaxation=0.0):
+def integrate(metric, G, H, v, t, relaxation=0.0):
     """Geodesics by a route that shares nothing: SciPy's integrator on the literal formulas."""
     from refgeo import paper
 
@@ -483,7 +483,7 @@ def test_exact_geodesics_of_any_velocity(name, relaxation, shape):
     v = 0.3 * rng.standard_normal((n, h)), 0.3 * rng.standard_normal((m, h))
     space = ExactTangentSpace(name, G, H, relaxation)
     for enclosure, second in zip(
-        space.geodesic(v, -0.75, "exact"), integrated(name, G, H, v, -0.75, relaxation), strict=True
+        space.geodesic(v, -0.75, "exact"), integrate(name, G, H, v, -0.75, relaxation), strict=True
     ):
         np.testing.assert_allclose(enclosure.mid, second, rtol=0, atol=1e-10)
         assert enclosure.rad.max() < 1e-15 * np.abs(enclosure.mid).max() + 1e-16

@@ -9,7 +9,7 @@ import refgeo as rg
 RANKS = [shape for shape in SHAPES if shape[3] > 1 or shape[1] > 1]
 
 
-def moved(point, v):
+def move_product(point, v):
     """dX."""
     return v.G @ point.H.mT + point.G @ v.H.mT
 
@@ -29,7 +29,7 @@ def setting(shape, seed=0):
 def test_horizontal_vectors_are_as_long_as_the_matrices_that_they_move(shape):
     rng, point, space = setting(shape)
     a, b = (space.random_tangent_vector(rng) for _ in range(2))
-    expected = np.sum(moved(point, a) * moved(point, b), axis=(-2, -1))
+    expected = np.sum(move_product(point, a) * move_product(point, b), axis=(-2, -1))
     np.testing.assert_allclose(space.inner_product(a, b), expected, atol=1e-12)
     assert np.all(rg.MixedMetric().at(point).is_horizontal(a))
 
@@ -39,7 +39,7 @@ def test_mix_counts_half_of_the_core(shape):
     rng, point, space = setting(shape)
     v = space.random_tangent_vector(rng)
     P_U, P_V = projectors(point)
-    core = np.sum((P_U @ moved(point, v) @ P_V) ** 2, axis=(-2, -1))
+    core = np.sum((P_U @ move_product(point, v) @ P_V) ** 2, axis=(-2, -1))
     np.testing.assert_allclose(space.norm(v) ** 2, rg.MixedMetric().at(point).norm(v) ** 2 + 0.5 * core, atol=1e-12)
 
 
@@ -49,11 +49,11 @@ def test_the_gradient_is_the_tangent_part_of_the_euclidean_one(shape):
     E = rng.standard_normal((*shape[0], shape[1], shape[2]))
     P_U, P_V = projectors(point)
     gradient = space.riemannian_gradient(rg.Pair(E @ point.H, E.mT @ point.G))
-    np.testing.assert_allclose(moved(point, gradient), P_U @ E + E @ P_V - P_U @ E @ P_V, atol=1e-11)
+    np.testing.assert_allclose(move_product(point, gradient), P_U @ E + E @ P_V - P_U @ E @ P_V, atol=1e-11)
     assert np.all(space.is_horizontal(gradient))
     # two other ways to write it: mix's counts the core twice, inv's weights it
     of_mix = rg.MixedMetric().at(point).riemannian_gradient(rg.Pair(E @ point.H, E.mT @ point.G))
-    np.testing.assert_allclose(moved(point, of_mix), P_U @ E + E @ P_V, atol=1e-11)
+    np.testing.assert_allclose(move_product(point, of_mix), P_U @ E + E @ P_V, atol=1e-11)
 
 
 @pytest.mark.parametrize("shape", RANKS, ids=str)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import METRICS, conditioned_factor, like, relative_error
+from helpers import METRICS, factor_of_condition, like, relative_error
 
 import refgeo as rg
 from refgeo import paper
@@ -16,7 +16,7 @@ EPS = np.finfo(float).eps
 def setting(name, condition, seed, sizes=(10, 9, 4)):
     rng = np.random.default_rng(seed)
     n, m, h = sizes
-    point = rg.Pair(conditioned_factor(rng, n, h, condition), conditioned_factor(rng, m, h, condition))
+    point = rg.Pair(factor_of_condition(rng, n, h, condition), factor_of_condition(rng, m, h, condition))
     return rng, point, METRICS[name]().at(point), ExactTangentSpace(name, *point)
 
 
@@ -56,7 +56,7 @@ def test_errors_of_every_operation_grow_like_the_condition_number(name, conditio
 @pytest.mark.parametrize("condition", [1.0, 1e4])
 def test_relaxed_operations_agree_with_their_enclosures(name, relaxation, condition):
     rng = np.random.default_rng(0)
-    point = rg.Pair(conditioned_factor(rng, 10, 4, condition), conditioned_factor(rng, 9, 4, condition))
+    point = rg.Pair(factor_of_condition(rng, 10, 4, condition), factor_of_condition(rng, 9, 4, condition))
     space, exact = METRICS[name](relaxation).at(point), ExactTangentSpace(name, *point, relaxation)
     a, b, e = (like(point, rng) for _ in range(3))
     for actual, expected in (
@@ -108,6 +108,6 @@ def test_a_large_factor_without_full_rank_is_named():
 
 def test_the_condition_of_a_point_is_that_of_its_worse_factor():
     rng = np.random.default_rng(0)
-    gauge = balance(*(conditioned_factor(rng, n, 4, kappa) for n, kappa in ((9, 1e3), (7, 1e5))))
+    gauge = balance(*(factor_of_condition(rng, n, 4, kappa) for n, kappa in ((9, 1e3), (7, 1e5))))
     assert gauge.condition == pytest.approx(1e5, rel=1e-8)
     assert gauge.condition_of_product == pytest.approx(1e8, rel=1e-8)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import FAMILY, SHAPES, conditioned_factor, like, random_pair, relative_error, sampled
+from helpers import FAMILY, SHAPES, factor_of_condition, like, random_pair, relative_error, sample
 
 import refgeo as rg
 from refgeo.geometry import geodesics
@@ -10,7 +10,7 @@ from refgeo.geometry.geodesics import integrate
 
 everything = pytest.mark.parametrize("name", FAMILY)
 everywhere = pytest.mark.parametrize(
-    ("name", "batch", "n", "m", "h"), sampled([(name, *shape) for name in FAMILY for shape in SHAPES], 2)
+    ("name", "batch", "n", "m", "h"), sample([(name, *shape) for name in FAMILY for shape in SHAPES], 2)
 )
 
 
@@ -99,7 +99,7 @@ def test_inv_is_complete():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("batch", "n", "m", "h"), sampled([((), 6, 5, 3), ((), 4, 4, 4), ((3,), 5, 4, 1), ((2,), 1, 1, 1)][::-1])
+    ("batch", "n", "m", "h"), sample([((), 6, 5, 3), ((), 4, 4, 4), ((3,), 5, 4, 1), ((2,), 1, 1, 1)][::-1])
 )
 def test_mix_says_when_it_ends(batch, n, m, h):
     """(−bG, −bH) shrinks σ like 1 − 2bt: every singular value vanishes at t = 1/(2b), by both routes."""
@@ -245,7 +245,7 @@ def test_the_earliest_loss_of_rank_is_the_one_reported():
 def test_rounding_of_an_ill_conditioned_point_tilts_nothing(monkeypatch, seed):
     """A projected vector has a vertical part of κ times rounding; the closed form is for it all the same."""
     rng = np.random.default_rng(seed)
-    space = rg.MixedMetric().at(rg.Pair(*(conditioned_factor(rng, 4, 4, 1e5) for _ in range(2))))
+    space = rg.MixedMetric().at(rg.Pair(*(factor_of_condition(rng, 4, 4, 1e5) for _ in range(2))))
     v = space.horizontal_projection(like(space.point, rng))
     assert space.norm(space.vertical_projection(v)) > 1e-14 * space.norm(v)  # there is something to forgive
     monkeypatch.setattr(geodesics, "integrate", None)

@@ -95,11 +95,11 @@ def sines(w):
     return anp.sum(anp.sin(np.arange(1.0, 7.0).reshape(2, 3) * w))
 
 
-def shifted(rng, size):
+def shift(rng, size):
     return (lambda w: w + 1.7 * size), (lambda v: v)
 
 
-def stretched(rng, size):
+def stretch(rng, size):
     return (lambda w: 2.5 * size * w), (lambda v: 2.5 * size * v)
 
 
@@ -139,10 +139,10 @@ CASES = {
     "euclidean": arrays(rg.EuclideanMetric(), sines),
     "weighted": arrays(WeightedMetric([[1.0, 2.0, 3.0], [0.5, 1.0, 2.0]]), sines),
     "constant": arrays(rg.ElementwiseMetric(curved=False), sines),
-    "translation": arrays(rg.TranslationMetric(), lambda w: sines(w - anp.mean(w)), shifted, UNIT["translation"]),
-    "scaling": arrays(rg.ScalingMetric(), lambda w: sines(w / anp.sqrt(anp.sum(w**2))), stretched, ARRAY),
+    "translation": arrays(rg.TranslationMetric(), lambda w: sines(w - anp.mean(w)), shift, UNIT["translation"]),
+    "scaling": arrays(rg.ScalingMetric(), lambda w: sines(w / anp.sqrt(anp.sum(w**2))), stretch, ARRAY),
     "rows": arrays(
-        RowScalingMetric(), lambda w: sines(w / anp.sqrt(anp.sum(w**2, axis=1, keepdims=True))), stretched,
+        RowScalingMetric(), lambda w: sines(w / anp.sqrt(anp.sum(w**2, axis=1, keepdims=True))), stretch,
         UNIT["rows"],
     ),
     "product": network(),

@@ -43,7 +43,7 @@ def configuration(of, **more):
     return of(**small | more)
 
 
-def saved(kind, folder, **more):
+def save_model(kind, folder, **more):
     """A model of this type with random weights."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     transformers.logging.set_verbosity_error()
@@ -107,7 +107,7 @@ def verify(network, folder):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("layout", "kind"), [(layout, kind) for layout, kinds in KINDS.items() for kind in kinds])
 def test_every_claim_about_an_architecture_is_true(layout, kind, tmp_path):
-    saved(kind, tmp_path)
+    save_model(kind, tmp_path)
     network = rg.networks.read(tmp_path, layout)
     result = verify(network, tmp_path)
     assert result.holds, str(result)
@@ -138,7 +138,7 @@ def read_with_planes(kind, folder, planes, out):
 def test_partial_and_interleaved_planes_are_layouts_of_your_own(kind, tmp_path):
     planes, out = PLANES[kind]
     more = {"partial_rotary_factor": planes["rotated"]} if "rotated" in planes else {}
-    saved(kind, tmp_path, **more)
+    save_model(kind, tmp_path, **more)
     network = read_with_planes(kind, tmp_path, planes, out)
     claimed = {(item.name, item.blocks[0].rpartition(".")[2]) for item in network.symmetries()}
     assert ("commutant of rotations", "query_key") in claimed
@@ -240,7 +240,7 @@ def test_a_decoder_has_heads_of_its_own(tmp_path):
 def test_a_module_and_its_file_may_have_other_names(kind, layout, tmp_path):
     """Then a network of the file is refused where one of its tensors is to move, and one of the module is not."""
     torch = pytest.importorskip("torch")
-    module = saved(kind, tmp_path).double().eval()
+    module = save_model(kind, tmp_path).double().eval()
     if hasattr(module, "set_experts_implementation"):
         module.set_experts_implementation("eager")
     by_file = rg.networks.read(tmp_path, layout)

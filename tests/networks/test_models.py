@@ -24,16 +24,16 @@ def llama(layers=range(LAYERS), heads=HEADS):
     return state | {"model.embed_tokens.weight": rng.standard_normal((11, D))}
 
 
-def written(folder, tensors, name="model.safetensors", **config):
+def write_tensors(folder, tensors, name="model.safetensors", **config):
     save_file(tensors, folder / name)
     (folder / "config.json").write_text(json.dumps(CONFIG | config))
     return folder
 
 
-def sharded(folder, index, names=("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")):
+def shard(folder, index, names=("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")):
     parts = {names[0]: llama([0, 1]), names[1]: {n: t for n, t in llama([2, 3]).items() if "embed" not in n}}
     for name, part in parts.items():
-        written(folder, part, name)
+        write_tensors(folder, part, name)
     if index is not None:
         weights = {tensor: name for name, part in parts.items() for tensor in part}
         (folder / index).write_text(json.dumps({"weight_map": weights}))
@@ -44,7 +44,7 @@ def sharded(folder, index, names=("model-00001-of-00002.safetensors", "model-000
     "index", ["model.safetensors.index.json", "model.fp16.safetensors.index.json", "x.safetensors.index.json"]
 )
 def test_shards_are_read_whole_or_not_at_all(index, tmp_path):
-    names = sharded(tmp_path, index)
+    names = shard(tmp_path, index)
     for place in (tmp_path, tmp_path / index):
         network = rg.networks.read(place, "llama_rotary")
         assert len([block for block in network.blocks if block.endswith("value_out")]) == LAYERS
@@ -61,41 +61,41 @@ def test_shards_are_read_whole_or_not_at_all(index, tmp_path):
 
 
 def test_shards_have_what_their_index_lists_once(tmp_path):
-    first, second = sharded(tmp_path, "model.safetensors.index.json")
+    first, second = shard(tmp_path, "model.safetensors.index.json")
     lost = {
         name: tensor for name, tensor in llama([2, 3]).items() if "embed" not in name and "3.self_attn.q" not in name
     }
-    written(tmp_path, lost, second)
+    write_tensors(tmp_path, lost, second)
     with pytest.raises(
         LayoutError, match=r"lists 1 tensors that are in no shard: 'model\.layers\.3\.self_attn\.q_proj"
     ):
         rg.networks.read(tmp_path, "llama_rotary")
-    written(tmp_path, llama([1, 2, 3]), second)
+    write_tensors(tmp_path, llama([1, 2, 3]), second)
     with pytest.raises(LayoutError, match="and in another shard, too"):
         rg.networks.read(tmp_path, "llama_rotary")
     assert first
 
 
 def test_a_file_of_some_layers_is_no_network(tmp_path):
-    assert rg.networks.read(written(tmp_path, llama()), "llama_rotary").summary().redundant > 0
+    assert rg.networks.read(write_tensors(tmp_path, llama()), "llama_rotary").summary().redundant > 0
     for layers in ([0, 1, 2], [0, 3], [0, 1, 2, 5], [0, 1, 2, 3, 4]):
         with pytest.raises(LayoutError, match=rf"there are {len(layers)} of 4 layers that .*config.json tells of"):
-            rg.networks.read(written(tmp_path, llama(layers)), "llama_rotary")
+            rg.networks.read(write_tensors(tmp_path, llama(layers)), "llama_rotary")
     assert rg.networks.read(llama([0, 1]), "llama_rotary", HEADS).blocks  # a state dict is what it is
-    assert rg.networks.read(written(tmp_path, llama([0, 1]), num_hidden_layers=2), "llama_rotary").blocks
+    assert rg.networks.read(write_tensors(tmp_path, llama([0, 1]), num_hidden_layers=2), "llama_rotary").blocks
 
 
 @pytest.mark.parametrize("more", [{}, {"head_dim": H}])
 def test_heads_that_have_been_removed_are_not_counted(more, tmp_path):
     """Two of four heads are left: four heads of half the width would have another group, which changes the outputs."""
-    written(tmp_path, llama(heads=2), **more)
+    write_tensors(tmp_path, llama(heads=2), **more)
     with pytest.raises(LayoutError, match=r"queries of width 8, which are not 4 heads of the width 4 .* removed\?"):
         rg.networks.read(tmp_path, "llama_rotary")
     for heads in (2, {"*": 2}):
         with pytest.warns(UserWarning, match="says 4"):
             network = rg.networks.read(tmp_path, "llama_rotary", heads=heads, key_value_heads=2)
         assert network.blocks["model.layers.0.self_attn.value_out"].block_shape == (2,)
-    written(tmp_path, llama(), pruned_heads={"0": [1]})
+    write_tensors(tmp_path, llama(), pruned_heads={"0": [1]})
     with pytest.raises(LayoutError, match="has pruned_heads"):
         rg.networks.read(tmp_path, "llama_rotary")
 
@@ -104,7 +104,7 @@ def test_keys_that_do_not_fit_their_heads_are_told(tmp_path):
     with pytest.raises(
         LayoutError, match=r"key_value_heads: .* has queries of 4 heads of the width 4, and keys of 1 heads"
     ):
-        rg.networks.read(written(tmp_path, llama(), num_key_value_heads=1), "llama_rotary")
+        rg.networks.read(write_tensors(tmp_path, llama(), num_key_value_heads=1), "llama_rotary")
 
 
 PREFIX = "base.q_proj."

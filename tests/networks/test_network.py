@@ -106,7 +106,7 @@ def separate(prefix, names, out):
     return store
 
 
-def fused(weight, bias_name, out, transposed):
+def fuse(weight, bias_name, out, transposed):
     def store(maps, bias):
         whole = np.concatenate([maps[role] for role in ("query", "key", "value")], axis=1)
         state = {
@@ -138,7 +138,7 @@ LAYOUTS = {
         True,
     ),
     "gpt2": (
-        fused(
+        fuse(
             "transformer.h.0.attn.c_attn.weight",
             "transformer.h.0.attn.c_attn.bias",
             "transformer.h.0.attn.c_proj",
@@ -149,7 +149,7 @@ LAYOUTS = {
         True,
     ),
     "clip": (
-        fused(
+        fuse(
             "visual.transformer.resblocks.0.attn.in_proj_weight",
             "visual.transformer.resblocks.0.attn.in_proj_bias",
             "visual.transformer.resblocks.0.attn.out_proj",
@@ -166,13 +166,13 @@ LAYOUTS = {
         True,
     ),
     "timm": (
-        fused("blocks.0.attn.qkv.weight", "blocks.0.attn.qkv.bias", "blocks.0.attn.proj", False),
+        fuse("blocks.0.attn.qkv.weight", "blocks.0.attn.qkv.bias", "blocks.0.attn.proj", False),
         "blocks.0.attn.",
         HEADS,
         True,
     ),
     "timm without biases": (
-        fused("blocks.0.attn.qkv.weight", None, "blocks.0.attn.proj", False),
+        fuse("blocks.0.attn.qkv.weight", None, "blocks.0.attn.proj", False),
         "blocks.0.attn.",
         HEADS,
         False,
@@ -490,7 +490,7 @@ def bert_weights():
     return {name: x for name, x in bert_state(np.random.default_rng(0)).items() if x.dtype.kind == "f"}
 
 
-def written(path, tensors):
+def write_safetensors(path, tensors):
     """A safetensors file of types that NumPy may lack: name to (type, shape, bytes)."""
     header, start = {}, 0
     for name, (kind, shape, data) in tensors.items():
@@ -514,7 +514,7 @@ def test_a_bfloat16_file_may_hold_every_other_type(kind, tmp_path, monkeypatch):
     }
     data = bytes([0x38] * {"U16": 2, "U32": 4, "U64": 8, "I64": 8}.get(kind, 1) * 2)
     tensors = {name: in_bfloat16(x) for name, x in state.items()} | {"mask": (kind, [2], data)}
-    network = rg.networks.read(written(tmp_path / "model.safetensors", tensors), "bert", heads=2)
+    network = rg.networks.read(write_safetensors(tmp_path / "model.safetensors", tensors), "bert", heads=2)
     assert all(np.array_equal(network.state_dict()[name], x) for name, x in state.items())
     if kind.startswith("F8"):  # 0x38 is 1 with four bits of exponent, and 0.5 with five
         assert network.blocks["mask"].tolist() == [1.0 if kind == "F8_E4M3" else 0.5] * 2
@@ -526,7 +526,7 @@ def test_blocks_stand_in_the_order_of_the_file_every_time(tmp_path):
     """Random starts are drawn block by block: another order would be another search."""
     state = bert_weights()
     names = [list(state)[k] for k in np.random.default_rng(0).permutation(len(state))]
-    file = written(tmp_path / "model.safetensors", {
+    file = write_safetensors(tmp_path / "model.safetensors", {
         name: ("F32", list(state[name].shape), state[name].astype("<f4").tobytes()) for name in names
     })  # fmt: skip
     for _ in range(5):
@@ -538,14 +538,14 @@ def test_float8_numbers_are_those_of_ml_dtypes(kind, tmp_path):
     ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
     bits = np.arange(256, dtype=np.uint8)
     expected = bits.view(ml_dtypes.float8_e4m3fn if kind == "F8_E4M3" else ml_dtypes.float8_e5m2).astype(np.float32)
-    result = load(written(tmp_path / "model.safetensors", {"x": (kind, [256], bits.tobytes())}))["x"]
+    result = load(write_safetensors(tmp_path / "model.safetensors", {"x": (kind, [256], bits.tobytes())}))["x"]
     assert np.array_equal(result, np.where(np.isfinite(expected), expected, np.nan), equal_nan=True)
 
 
 def test_weights_that_need_their_scales_and_pointers_are_named(tmp_path):
     scaled = {"q.weight": ("F8_E4M3", [2], b"\0\0"), "q.weight_scale_inv": ("F32", [1], b"\0" * 4)}
     with pytest.raises(rg.networks.LayoutError, match=r"float8 numbers with others beside them.*: q.weight"):
-        rg.networks.read(written(tmp_path / "scaled.safetensors", scaled), "bert", heads=2)
+        rg.networks.read(write_safetensors(tmp_path / "scaled.safetensors", scaled), "bert", heads=2)
     pointer = tmp_path / "pointer.safetensors"
     pointer.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
     with pytest.raises(rg.networks.LayoutError, match="this is a git-lfs pointer, not the file; run git lfs pull"):

@@ -34,7 +34,7 @@ def pairs(params):
     return rg.networks.NeuronPairs(params, {"up": 0, "bias": 0}, {"down": 1}, "hidden")
 
 
-def rescaled(params, c):
+def rescale(params, c):
     return params | {"up": c[:, None] * params["up"], "bias": c * params["bias"], "down": params["down"] / c}
 
 
@@ -64,7 +64,7 @@ def test_sharpness_of_a_relu_network_ignores_the_scales_of_its_neurons(name, see
     metric = rg.ProductMetric({"hidden": METRICS[name], "shift": rg.EuclideanMetric()})
     rng, values, euclidean = np.random.default_rng(seed), [], []
     for spread in (0.0, 1.0, 6.0):
-        moved = rescaled(params, 10.0 ** rng.uniform(-spread, spread, 7))
+        moved = rescale(params, 10.0 ** rng.uniform(-spread, spread, 7))
         group = pairs(moved)
         values.append(rg.worst_case_sharpness(group.value_and_grad(f), group.blocks(moved), metric, 0.05).value)
         euclidean.append(np.sqrt(sum(np.sum(g**2) for g in f(moved)[1].values())))

@@ -114,7 +114,7 @@ def test_of_value_and_output_the_largest_singular_value_and_the_data_decide(name
     frame = horizontal_frame(params["vo"].G[0], params["vo"].H[0], s)
     U, sigma, _ = np.linalg.svd(params["vo"].product[0])
     weights = sigma[:SIZE] ** (2.0 - 2.0 * s)
-    Z = np.concatenate(list(attended(params, sentences)))
+    Z = np.concatenate(list(attend(params, sentences)))
     C = Z.T @ Z
     J = np.array([(Z @ dB).ravel() for dB in frame]).T
     largest, data = np.linalg.norm(J, 2) ** 2, np.linalg.eigvalsh(C)[-1]
@@ -138,7 +138,7 @@ def test_how_the_size_of_value_and_output_enters(block, name, factor):
     assert result[1] / result[0] == pytest.approx(factor, rel=1e-4)
 
 
-def attended(params, sentences):
+def attend(params, sentences):
     """P x of the first head."""
     for x in sentences:
         scores = np.exp(x @ params["qk"].product[0] @ x.T / SIZE**0.5)

@@ -197,7 +197,7 @@ def test_gradients_at_the_end_of_geodesics_agree_with_the_recipe(name):
 # Searches, averages, spectra, Pymanopt --------------------------------------------------------------------------------
 
 
-def fitted(seed=0):
+def make_fit(seed=0):
     rng = np.random.default_rng(seed)
     point = rg.Pair(rng.standard_normal((4, 2)), rng.standard_normal((3, 2)))
     return point, product_loss(rng.standard_normal((4, 3)))
@@ -206,7 +206,7 @@ def fitted(seed=0):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["inv", "mix"])
 def test_everything_runs_on_it_and_gives_what_the_geometry_gives(name):
-    point, loss = fitted()
+    point, loss = make_fit()
     metric = {"inv": rg.InvariantMetric(), "mix": rg.MixedMetric()}[name]
     recipe = rg.QuotientMetric(of_product(metric), rg.symmetry.general_linear("w"))
     item, second = (rg.worst_case_sharpness(loss, point, m, 0.1, n_restarts=1) for m in (metric, recipe))
@@ -223,8 +223,8 @@ def test_pymanopt_runs_on_it():
     pymanopt = pytest.importorskip("pymanopt")
     from refgeo.bridges.pymanopt import QuotientManifold
 
-    point, _ = fitted()
-    target = fitted(1)[0].product
+    point, _ = make_fit()
+    target = make_fit(1)[0].product
     metric = rg.QuotientMetric(of_product(rg.MixedMetric()), rg.symmetry.general_linear("w"))
     manifold = QuotientManifold(metric, point)
     import autograd.numpy as anp

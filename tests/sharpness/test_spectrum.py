@@ -10,7 +10,7 @@ import autograd
 import autograd.numpy as anp
 import numpy as np
 import pytest
-from helpers import sampled
+from helpers import sample
 from scipy.sparse.linalg import ArpackNoConvergence
 
 import refgeo as rg
@@ -82,7 +82,7 @@ def dense(seed, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sampled(METRICS))
+@pytest.mark.parametrize("name", sample(METRICS))
 def test_spectra_are_those_of_second_differences_along_geodesics(name):
     for seed in range(3 if name == "inv" else 1):  # the exact geodesics of the others are integrated
         value_and_grad, point, product = problem(seed)
@@ -156,7 +156,7 @@ def test_vertical_zeros_are_not_taken_for_eigenvalues():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "heads", "sign"),
-    sampled([(name, heads, sign) for name in METRICS for heads in ((), (4,)) for sign in (1.0, -1.0)], 3),
+    sample([(name, heads, sign) for name in METRICS for heads in ((), (4,)) for sign in (1.0, -1.0)], 3),
 )
 def test_many_coordinates_and_both_ends_beside_the_whole_matrix(name, heads, sign):
     """At a critical point, all eigenvalues of one sign; the vertical zeros are none of them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import product_loss, sampled
+from helpers import product_loss, sample
 
 import refgeo as rg
 from refgeo import symmetry
@@ -25,7 +25,7 @@ def attention_scores(G, H, x, cap=None):
     return scores if cap is None else cap * np.tanh(scores / cap)
 
 
-def rotated(x, angles):
+def rotate(x, angles):
     """The rotation of planes (i, i + h/2) by position times frequency."""
     a, b = np.split(x, 2, axis=-1)
     c, s = np.cos(angles), np.sin(angles)
@@ -151,7 +151,7 @@ def test_rotary_positions_leave_the_commutant_and_a_norm_of_queries_not_even_tha
                     sizes = np.array([1.0, 2.0, 3.0, 4.0])
                     q, k = (y / np.linalg.norm(y, axis=1, keepdims=True) * sizes for y in (q, k))
                 if rope:
-                    q, k = rotated(q, angles), rotated(k, angles)
+                    q, k = rotate(q, angles), rotate(k, angles)
                 total += float(np.sum((softmax(q @ k.T) @ v) ** 2))
         return total
 
@@ -334,7 +334,7 @@ def test_losses_of_less_precision_are_not_accused(seed):
         assert broken.verdict == "does not hold", (dtype, last, broken.digits)
 
 
-def rounded(loss, dtype):
+def round_loss(loss, dtype):
     """The loss in less precision, and its gradient."""
 
     def value_and_grad(p):
@@ -365,9 +365,9 @@ UNSEEN = {
     "a constant of many digits": lambda p: (np.pi, 0.0 * p),
     "zero": lambda p: (0.0, 0.0 * p),
     "a step": lambda p: (float(p.G[0, 0] > 100.0), 0.0 * p),
-    "float32, broken, hardly moves": rounded(faint(of_a_factor, 1e-8), np.float32),
-    "float32, broken by its last digit": rounded(faint(of_a_factor, 1e-9), np.float32),
-    "float32, invariant, hardly moves": rounded(faint(of_the_product, 1e-8), np.float32),
+    "float32, broken, hardly moves": round_loss(faint(of_a_factor, 1e-8), np.float32),
+    "float32, broken by its last digit": round_loss(faint(of_a_factor, 1e-9), np.float32),
+    "float32, invariant, hardly moves": round_loss(faint(of_the_product, 1e-8), np.float32),
     "noise of float32 alone": lambda p: (0.7 + 1e-7 * float(np.sin(1e9 * float(np.sum(p.G)))), 0.0 * p),
 }
 
@@ -462,7 +462,7 @@ OWN = [name for name in DIVIDING if name != "Euclidean norm"]  # whose horizonta
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "own"), [*((name, False) for name in DIVIDING), *sampled([(name, True) for name in OWN], 3)]
+    ("name", "own"), [*((name, False) for name in DIVIDING), *sample([(name, True) for name in OWN], 3)]
 )
 def test_every_metric_says_what_it_divides_out_and_everything_asks_it(name, own):
     metric = Borrowed(DIVIDING[name]) if own else DIVIDING[name]

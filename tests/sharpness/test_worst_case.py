@@ -9,7 +9,7 @@ import types
 
 import numpy as np
 import pytest
-from helpers import critical_point, linear_loss, product_loss, sampled, transformer
+from helpers import critical_point, linear_loss, product_loss, sample, transformer
 from scipy.sparse.linalg import eigsh
 
 import refgeo as rg
@@ -156,7 +156,7 @@ def test_at_a_critical_point_sharpness_over_rho_squared_tends_to_half_the_larges
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "order", "norm"), sampled(list(itertools.product(PAIR_METRICS, (1, 2), ("pre", "post"))), 3)
+    ("name", "order", "norm"), sample(list(itertools.product(PAIR_METRICS, (1, 2), ("pre", "post"))), 3)
 )
 def test_sharpness_does_not_change_along_an_orbit_and_adaptive_sharpness_does(name, order, norm):
     model, params, f = transformer(norm)

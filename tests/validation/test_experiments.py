@@ -14,7 +14,7 @@ from validation.findings.study import diagonal_sets, statistics
 from validation.paper import figure3
 
 
-def squared_or_broken(number):
+def square_or_raise(number):
     if number == 3:
         raise ArithmeticError("three")
     return number * number
@@ -27,13 +27,13 @@ def test_results_are_continued_where_they_were_interrupted(tmp_path, workers):
     tasks = {str(i): (i,) for i in (1, 2, 3)}
     results = experiment.Results(path, {"a": 1})
     with pytest.raises(ArithmeticError, match="three"):
-        results.measure_all(squared_or_broken, tasks, workers, "squares")
+        results.measure_all(square_or_raise, tasks, workers, "squares")
     saved = json.loads(path.read_text(encoding="utf-8"))["values"]
     assert set(saved) <= {"1", "2"}
     assert workers == 2 or saved == {"1": 1, "2": 4}
     again = experiment.Results(path, {"a": 1})
     assert again.values == saved
-    assert again.measure_all(squared_or_broken, {"1": (1,), "2": (2,), "5": (5,)}, workers, "squares") == [1, 4, 25]
+    assert again.measure_all(square_or_raise, {"1": (1,), "2": (2,), "5": (5,)}, workers, "squares") == [1, 4, 25]
 
 
 def test_half_written_and_foreign_files_are_not_taken_for_results(tmp_path):

@@ -61,7 +61,7 @@ def test_what_does_not_depend_on_the_representation_agrees_to_the_last_digit(cas
 # Other routes ----------------------------------------------------------------------------------------------------
 
 
-def solved(case):
+def solve(case):
     """The values of a case in double precision: the geometry by the balanced gauge, the networks by NumPy."""
     given = {key: np.array(x) for key, x in case["given"].items()}
     return ROUTES[case["kind"]](case, given) if case["kind"] in ROUTES else {}
@@ -108,7 +108,7 @@ def norm(x, scale):
     return x / np.sqrt((x**2).mean(axis=1, keepdims=True) + 2.0**-10) * scale
 
 
-def centred(x):
+def centre(x):
     return x - x.mean(axis=1, keepdims=True)
 
 
@@ -118,10 +118,10 @@ def bert(w):
         q, k, v = (np.c_[x, np.ones(3)] @ np.r_[w[f"W_{part}_{i}"], w[f"b_{part}_{i}"]] for part in "qkv")
         heads.append(softmax(q @ k.T / np.sqrt(2), axis=1) @ v)
     y = x + np.hstack(heads) @ np.vstack([w["W_o_0"], w["W_o_1"]]) + w["b_o"]
-    y = norm(centred(y), w["scale_1"]) + w["shift_1"]
+    y = norm(centre(y), w["scale_1"]) + w["shift_1"]
     inner = y @ w["W_1"] + w["b_1"]
     z = y + (inner * (1 + erf(inner / np.sqrt(2))) / 2) @ w["W_2"] + w["b_2"]
-    return norm(centred(z), w["scale_2"]) + w["shift_2"]
+    return norm(centre(z), w["scale_2"]) + w["shift_2"]
 
 
 def decoder(w, shared_by, rotary):
@@ -159,16 +159,16 @@ ROUTES = {"descent": descent, "network": network, "operations": operations}
 """For distances there is none."""
 
 
-def plain(value):
+def as_plain_data(value):
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 @pytest.fixture(scope="module")
 def results(cases):
-    return {name: {key: plain(x) for key, x in solved(case).items()} for name, case in cases.items()}
+    return {name: {key: as_plain_data(x) for key, x in solve(case).items()} for name, case in cases.items()}
 
 
-def graded(folder, results, *options):
+def grade(folder, results, *options):
     (folder / "results.json").write_text(json.dumps(results))
     command = [sys.executable, FOLDER / "grade.py", FILE, folder / "results.json", *options]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -178,7 +178,7 @@ def graded(folder, results, *options):
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", [(), ("single",)])
 def test_every_value_is_right_by_another_route(precision, results, tmp_path):
-    status, lines = graded(tmp_path, results, *precision)
+    status, lines = grade(tmp_path, results, *precision)
     assert status == 0
     assert lines[-1] == f"All {1582 if precision else 1893} judged arrays are right."
     kinds = tuple(ROUTES)
@@ -193,10 +193,10 @@ def test_a_rounding_of_the_inputs_moves_no_value_by_what_the_grader_allows(cases
         return (np.array(x) * (1.0 + 2.0**-52 * rng.choice((-1.0, 1.0), np.shape(x)))).tolist()
 
     for name, case in cases.items():
-        results = solved(case)
+        results = solve(case)
         for _ in range(3):
             given = {key: perturb(x) if isinstance(x, (list, float)) else x for key, x in case["given"].items()}
-            moved = solved({**case, "given": given})
+            moved = solve({**case, "given": given})
             for key in results.keys() & {key for key, value in case["values"].items() if value["unit"]}:
                 allowed = 1000.0 * case["values"][key]["unit"]
                 assert np.max(np.abs(moved[key] - results[key])) / 2.0 < 0.1 * allowed, (name, key)
@@ -209,7 +209,7 @@ def test_a_wrong_array_is_found_and_named(results, tmp_path):
     wrong["network-rotary"] = wrong["network-rotary"] | {"loss": wrong["network-rotary"]["loss"] * (1 + 1e-6)}
     del wrong["network-bert"]
     wrong["inv-1x1x1"] = wrong["inv-1x1x1"] | {"inner_product": None, "geodesic_2_G": [[1.0, 1.0]]}
-    status, lines = graded(tmp_path, wrong)
+    status, lines = grade(tmp_path, wrong)
     assert status == 1
     assert "wrong: inv-1x1x1 geodesic_2_G: expected 1 numbers, got 2" in lines
     assert any(line.lower().startswith("wrong: inv-1x1x1 inner_product: off by inf, allowed are ") for line in lines)
@@ -229,7 +229,7 @@ def test_a_wrong_array_is_found_and_named(results, tmp_path):
     ],
 )
 def test_what_cannot_be_graded_is_an_error(wrong, options, said, tmp_path):
-    status, lines = graded(tmp_path, wrong, *options)
+    status, lines = grade(tmp_path, wrong, *options)
     assert status
     assert any(line.endswith(said) for line in lines)
 
@@ -249,7 +249,9 @@ def test_the_literal_formulas_are_right_where_they_are_judged(dtype, cases, tmp_
             ):
                 arrays = [given[f"{key}_{end}"] for key in vectors for end in "GH"]
                 parts = getattr(rg.paper, function)(case["metric"], given["G"], given["H"], *arrays)
-                result[name] |= {f"{function}_{end}": plain(part) for end, part in zip("GH", parts, strict=True)}
-    status, lines = graded(tmp_path, result, *(["single"] if dtype is np.float32 else []))
+                result[name] |= {
+                    f"{function}_{end}": as_plain_data(part) for end, part in zip("GH", parts, strict=True)
+                }
+    status, lines = grade(tmp_path, result, *(["single"] if dtype is np.float32 else []))
     assert status == 0, lines
     assert int(lines[-1].split()[1]) >= 240

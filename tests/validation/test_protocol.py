@@ -13,11 +13,11 @@ from validation.paper import protocol, table1
 
 
 @pytest.fixture(autouse=True)
-def _few_resamples(monkeypatch):
+def _use_few_resamples(monkeypatch):
     monkeypatch.setattr(statistics, "RESAMPLES", 200)
 
 
-def made_images(folder, count=700):
+def make_images(folder, count=700):
     """Four IDX files: each class is a bar at its own place, with noise."""
     rng = np.random.default_rng(0)
     for part, size in (("train", count), ("t10k", 200)):
@@ -54,7 +54,7 @@ def test_a_number_does_not_depend_on_where_the_files_are():
 @pytest.mark.slow
 def test_images_share_one_checkpoint_and_the_same_batches(tmp_path):
     pytest.importorskip("torch")
-    options = {"data": made_images(tmp_path), "count": 2, "batches": 2, "batch_size": 32, "epochs": 1, "train": 300}
+    options = {"data": make_images(tmp_path), "count": 2, "batches": 2, "batch_size": 32, "epochs": 1, "train": 300}
     population = images.Population(**options)
     population.prepare(tmp_path / "weights")
     models = [population.model(unit, tmp_path / "weights") for unit in population.units()]
@@ -100,7 +100,7 @@ def command(monkeypatch, out, *arguments):
 def test_the_quick_command_measures_two_draws_of_images(tmp_path, monkeypatch, capsys):
     pytest.importorskip("torch")
     monkeypatch.setitem(table1.QUICK, "images", table1.QUICK["images"] | {"count": 3, "train": 300, "batch_size": 16})
-    given = "--population", "images", "--data", made_images(tmp_path)
+    given = "--population", "images", "--data", make_images(tmp_path)
     document, rows = command(monkeypatch, tmp_path, *given)
     assert {row["population"] for row in rows} == {"images-0", "images-1"}
     assert {(row["measure"], row["rho"]) for row in rows} == {
@@ -127,7 +127,7 @@ def test_data_that_are_not_given_are_said(monkeypatch, tmp_path, capsys):
 # What is said by the plan -------------------------------------------------------------------------------------------
 
 
-def made_rows(draw, sign=-1.0, models=72, batches=8):
+def make_rows(draw, sign=-1.0, models=72, batches=8):
     """Of models whose gap is made by the step size: inv knows more than it, mix nothing else, adaptive nothing."""
     rng = np.random.default_rng(draw)
     step, more, noise, second, rest = rng.standard_normal((5, models))
@@ -144,7 +144,7 @@ def made_rows(draw, sign=-1.0, models=72, batches=8):
 
 @pytest.mark.slow
 def test_a_measure_predicts_if_both_populations_say_so():
-    result = table1.describe(made_rows(0) + made_rows(1))
+    result = table1.describe(make_rows(0) + make_rows(1))
     verdicts = {name: item["verdict"] for name, item in result["predicts"]["images"].items()}
     for name, expected in (
         ("adaptive", "does not predict"),
@@ -155,17 +155,17 @@ def test_a_measure_predicts_if_both_populations_say_so():
     better = {at: item.get("better than adaptive") for at, item in result["predicts"]["images"].items()}
     assert {flag for at, flag in better.items() if at.startswith("inv")} == {True}, "with the paper's sign"
     assert {flag for at, flag in better.items() if at.startswith("mix")} == {False}
-    second = table1.describe(made_rows(0) + made_rows(1, 1.0))["predicts"]["images"]
+    second = table1.describe(make_rows(0) + make_rows(1, 1.0))["predicts"]["images"]
     assert {item["verdict"] for at, item in second.items() if at.startswith("inv")} == {"does not predict"}
-    for fewer in ([], made_rows(1, models=71), made_rows(1, batches=7)):
-        assert table1.describe(made_rows(0) + fewer)["predicts"] == {}
-    lost = made_rows(1)
+    for fewer in ([], make_rows(1, models=71), make_rows(1, batches=7)):
+        assert table1.describe(make_rows(0) + fewer)["predicts"] == {}
+    lost = make_rows(1)
     lost[0]["value"] = np.nan
-    assert table1.describe(made_rows(0) + lost)["predicts"] == {}, "a model without a number is not left out"
+    assert table1.describe(make_rows(0) + lost)["predicts"] == {}, "a model without a number is not left out"
 
 
 def test_measures_are_compared_at_the_same_increase():
-    rows = made_rows(0)
+    rows = make_rows(0)
     result = table1.describe(rows)["populations"]["images-0"]["minus adaptive"]
     models = runner.by_model(rows, runner.measure_at)
     gap = [item["gap"] for item in models]
@@ -179,7 +179,7 @@ def test_measures_are_compared_at_the_same_increase():
 
 
 def test_all_else_that_could_order_models_is_in_the_table():
-    others = summary.of_others(made_rows(0))
+    others = summary.of_others(make_rows(0))
     assert set(others) == {"step_size", "test error"}
     assert others["test error"][0] == pytest.approx(1.0)
 
@@ -195,7 +195,7 @@ def test_the_file_has_the_plan_and_two_radii_for_every_measure():
 # Definitions ----------------------------------------------------------------------------------------------------------
 
 
-def made_nouns(folder):
+def make_nouns(folder):
     """WordNet's format: a tree of nouns, each with four below it."""
     lines = ["  1 A licence, which is no noun  "]
     for k in range(200):
@@ -208,7 +208,7 @@ def made_nouns(folder):
 
 
 def test_pairs_of_nouns_are_as_they_are_said_to_be(tmp_path):
-    folder = made_nouns(tmp_path)
+    folder = make_nouns(tmp_path)
     of = definitions.nouns(folder)
     assert len(of) == 200
     assert of["00000005"] == definitions.Noun("noun 5: kind 5 of number 5", ("00000001",))
@@ -234,7 +234,7 @@ def test_the_quick_command_measures_definitions(tmp_path, monkeypatch):
     monkeypatch.setitem(
         table1.QUICK, "definitions", {"batches": 1, "batch_size": 4, "steps": 2, "train": 16, "count": 2}
     )
-    given = "--population", "definitions", "--nouns", made_nouns(tmp_path), "--draws", 0
+    given = "--population", "definitions", "--nouns", make_nouns(tmp_path), "--draws", 0
     document, rows = command(monkeypatch, tmp_path, *given)
     assert {row["unit"] for row in rows} == {"000", "001"}
     assert len({row["value"] for row in rows}) == len(rows) == 2 * 3 * 2

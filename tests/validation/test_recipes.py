@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import blocks, grown, linear_loss
+from helpers import blocks, grow_weights, linear_loss
 
 import refgeo as rg
 
@@ -138,7 +138,7 @@ def test_torch_recipe_serves_hugging_face_models_in_threads():
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=30,
         max_position_embeddings=16,
     )  # fmt: skip
-    module = grown(transformers.BertForSequenceClassification(config).train())
+    module = grow_weights(transformers.BertForSequenceClassification(config).train())
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     network = rg.networks.read({name: tensor.numpy() for name, tensor in before.items()}, "bert", heads=2)
     tokens, labels = torch.randint(0, 30, (4, 6)), torch.tensor([0, 1, 0, 1])

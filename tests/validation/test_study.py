@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
-from helpers import grown, sampled
+from helpers import grow_weights, sample
 
 import refgeo as rg
 from refgeo import diagonal
@@ -90,7 +90,7 @@ def test_partial_tau_is_the_phi_coefficient_of_pairs_that_agree_with_the_third()
     assert np.isnan(statistics.partial_tau(x, y, x))
 
 
-def left_of_ranks(x, given):
+def residual_ranks(x, given):
     ranks, t = scipy.stats.rankdata(x), scipy.stats.rankdata(given)
     return ranks - np.polynomial.Polynomial.fit(t, ranks, 3)(t)
 
@@ -104,7 +104,7 @@ def test_what_another_number_leaves_has_nothing_of_it(bent):
         cause = rng.standard_normal(72)
         x, y = bent(cause) + 0.1 * rng.standard_normal(72), bent(cause) + rng.standard_normal(72)
         left = [statistics.rest(z, cause) for z in (x, y)]
-        assert left[0] == pytest.approx(left_of_ranks(x, cause), abs=1e-8)
+        assert left[0] == pytest.approx(residual_ranks(x, cause), abs=1e-8)
         result.append((statistics.partial_tau(x, y, cause), statistics.tau_a(*left)))
     partial, of_rest = np.mean(result, axis=0)
     assert abs(of_rest) < 0.04  # one interval is ±0.17
@@ -184,7 +184,7 @@ def test_relative_flatness_is_petzkas_sum():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sampled(MEASURES, 3))
+@pytest.mark.parametrize("name", sample(MEASURES, 3))
 def test_every_measure_gives_a_number_and_invariant_ones_do_not_change_along_an_orbit(name):
     model = tiny.Population(1, 20).model(0)
     effort = Effort(n_iter=4, n_samples=4, probes=2, restarts=20)
@@ -239,7 +239,7 @@ def test_a_study_from_training_to_the_table(tmp_path):
     )
     item = inv.groupby("model").first()
     assert result["others"]["step_size"][0] == pytest.approx(by_pairs(item["step_size"], item["gap"]))
-    left = [left_of_ranks(inv[name].to_numpy(), item["step_size"].to_numpy()) for name in ("value", "gap")]
+    left = [residual_ranks(inv[name].to_numpy(), item["step_size"].to_numpy()) for name in ("value", "gap")]
     assert result["gap"]["inv"]["0.1"]["given"][0] == pytest.approx(by_pairs(*left))
     assert json.loads((tmp_path / "table1.json").read_text())["versions"]["tiny"][0]["refgeo"] == rg.__version__
     table1.plot(rows, tmp_path / "table1.png")
@@ -360,7 +360,7 @@ def test_your_own_checkpoints_with_the_pages_example(tmp_path):
             max_position_embeddings=8,
         )  # fmt: skip
         folder = tmp_path / "models" / str(k)
-        grown(transformers.BertForSequenceClassification(config)).save_pretrained(folder)
+        grow_weights(transformers.BertForSequenceClassification(config)).save_pretrained(folder)
         (folder / "errors.json").write_text(json.dumps({"train": 0.1, "test": 0.2 + k, "test loss": 0.5}))
     command = [
         sys.executable,
@@ -385,7 +385,7 @@ def test_your_own_checkpoints_with_the_pages_example(tmp_path):
     assert document["populations"]["checkpoints"]["gap"]["inv"]["0.1"]["models"] == 0  # two are too few for a τ
 
 
-def published(name):
+def read_published(name):
     """A published experiment, and the one raw number that is kept to compute it again."""
     document = json.loads((ROOT / "validation" / "results" / f"{name}.json").read_text(encoding="utf-8"))
     assert {"settings", "versions", "summary", "sample"} <= document.keys()
@@ -395,7 +395,7 @@ def published(name):
 
 @pytest.mark.exhaustive
 def test_the_published_set_of_figure_3_can_be_computed_again():
-    where, before = published("diagonal")
+    where, before = read_published("diagonal")
     setting, seed = where.split(", seed ")
     assert setting == figure3.name_of(figure3.REFERENCE)
     again = figure3.cell(vars(figure3.REFERENCE), int(seed), (0.001, 0.01, 0.1, 0.3, 1.0))
@@ -413,19 +413,19 @@ def test_second_order_geodesics_of_mix_say_far_more_than_any_exact_one_reaches()
     assert figure3.auto_pgd("mix", u[0], v[0], trained.X, trained.y, 0.1, 20) > 1e3 * float(bound[0])
 
 
-def published_models(population):
+def read_models(population):
     """A row for each model of a population of Table 1."""
     return runner.load_table(ROOT / "validation" / "results" / f"table1-{population}.csv")
 
 
-def published_table():
+def read_table():
     return json.loads((ROOT / "validation" / "results" / "table1.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("draw", [0, 1])
 def test_the_published_table_is_that_of_its_models(draw):
     """τ again from the models' numbers, by pairs; and models were trained by the recipes of their index."""
-    rows, result = published_models(f"images-{draw}"), published_table()["populations"][f"images-{draw}"]
+    rows, result = read_models(f"images-{draw}"), read_table()["populations"][f"images-{draw}"]
     assert result["models"] == len(rows) == 72
     assert result["batches"] == protocol.BATCHES
     for outcome in ("gap", "test error", "test loss"):
@@ -448,7 +448,7 @@ def test_the_published_table_is_that_of_its_models(draw):
 
 @pytest.mark.exhaustive
 def test_the_published_diagonal_networks_can_be_computed_again():
-    rows = published_models("diagonal")
+    rows = read_models("diagonal")
     again = diagonal_sets.network_set(diagonal_sets.Setting(), int(rows[0]["unit"]))
     assert len(rows) == len(again.test_loss)
     assert np.allclose(again.test_loss, [row["test loss"] for row in rows], rtol=1e-3)

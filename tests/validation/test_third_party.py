@@ -140,7 +140,7 @@ def test_what_is_counted_is_in_the_folders():
     assert f"{counts['mended upstream']} more mistakes are mended upstream" in readme
 
 
-def alike(said, seen):
+def is_alike(said, seen):
     """The same words, and numbers that are nearly the same; those of rounding only as small."""
     pattern = r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"
     assert re.sub(pattern, "#", said) == re.sub(pattern, "#", seen)
@@ -154,7 +154,7 @@ def test_a_program_prints_what_is_kept_also_with_the_correction(name):
     """Where its package is, in the version that it names."""
     if lacking := programs.missing(name):
         pytest.skip(f"not here: {lacking}")
-    alike((programs.HERE / name / "printed.txt").read_text(encoding="utf-8"), programs.read_printed(name))
+    is_alike((programs.HERE / name / "printed.txt").read_text(encoding="utf-8"), programs.read_printed(name))
 
 
 # The page -------------------------------------------------------------------------------------------------------------

@@ -4,13 +4,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers import sampled
+from helpers import sample
 
 import refgeo as rg
 from refgeo import paper
 
 
-def said_of(metrics=("mix",), **functions):
+def rows_of(metrics=("mix",), **functions):
     report = rg.check(SimpleNamespace(**functions), checks=list(functions), metrics=metrics)
     rows = [row for row in report.failures if row.kind == "value"]
     assert rows
@@ -24,7 +24,7 @@ def test_a_formula_in_one_dtype_alone_is_said_with_it():
             return e_G @ (H.mT @ H), e_H @ (G.mT @ G)
         return paper.riemannian_gradient(metric, G, H, e_G, e_H)
 
-    row = said_of(["inv"], riemannian_gradient=riemannian_gradient)["inv"]
+    row = rows_of(["inv"], riemannian_gradient=riemannian_gradient)["inv"]
     assert row.differs == "e_G T stands where e_G S belongs; e_H S stands where e_H T belongs"
     assert row.diagnosis.startswith("wrong in float32 only")
 
@@ -39,7 +39,7 @@ def test_a_cause_at_some_points_is_not_said_of_all():
         again = paper.horizontal_projection(metric, G, H, *paper.christoffel(metric, G, H, *gradient, v_G, v_H))
         return tuple(x + y for x, y in zip(right, again, strict=True))
 
-    for row in said_of(riemannian_hessian=riemannian_hessian).values():
+    for row in rows_of(riemannian_hessian=riemannian_hessian).values():
         assert row.diagnosis.startswith(("wrong at some points, such as ", "wrong where h ≥ 5"))
         assert row.differs == "the factor of Γ(grad,v)_G: 2, not 1; the factor of Γ(grad,v)_H: 2, not 1"
 
@@ -84,7 +84,7 @@ def test_a_factor_at_equal_arrays_is_named_where_it_is():
         same = np.array_equal(a_G, b_G) and np.array_equal(a_H, b_H)
         return (0.5 if same else 1.0) * paper.inner_product(metric, G, H, a_G, a_H, b_G, b_H)
 
-    for row in said_of(inner_product=inner_product).values():
+    for row in rows_of(inner_product=inner_product).values():
         assert row.diagnosis.startswith("wrong ")
         assert row.diagnosis.endswith("your result is 0.5 times the right one")
 
@@ -97,7 +97,7 @@ def test_a_factor_is_named_although_a_part_of_some_results_is_zero():
         right = paper.christoffel(metric, G, H, a_G, a_H, b_G, b_H)
         return tuple(2.5 * x for x in right) if np.array_equal(a_G, b_G) else right
 
-    (row,) = said_of(["inv"], christoffel=christoffel).values()
+    (row,) = rows_of(["inv"], christoffel=christoffel).values()
     assert any("part=0" in e.case for e in row.measurements if e.decisive and e.relative_error > 0.1)
     assert row.diagnosis.endswith("your result is 2.5 times the right one"), row.diagnosis
 
@@ -111,7 +111,7 @@ def test_a_wrong_first_call_is_not_laid_to_any_circumstance():
         seen.add((metric, G.shape[-1]))
         return tuple((0.5 if first else 1.0) * x for x in paper.christoffel(metric, G, H, *vectors))
 
-    for row in said_of(christoffel=christoffel).values():
+    for row in rows_of(christoffel=christoffel).values():
         assert row.diagnosis.endswith("so it depends on earlier calls, or on chance")
 
 
@@ -121,7 +121,7 @@ def test_blocks_with_one_factor_in_common_stand_in_one_batch():
         same = G.ndim == 3 and len(G) > 1 and np.all(H[:1] == H)
         return paper.riemannian_gradient(metric, np.broadcast_to(G[:1], G.shape) if same else G, H, e_G, e_H)
 
-    for row in said_of(riemannian_gradient=riemannian_gradient).values():
+    for row in rows_of(riemannian_gradient=riemannian_gradient).values():
         assert "in all blocks but the first" in row.diagnosis or "not those of its blocks" in row.diagnosis
         assert "where all blocks have the same H" in row.diagnosis or "at some points" in row.diagnosis
 
@@ -136,7 +136,7 @@ def test_a_cause_that_cannot_be_tried_hinders_no_other_explanation():
         space = rg.InvariantMetric().at(rg.Pair(G, H))
         return tuple(map(np.array, space.geodesic(space.horizontal_projection(rg.Pair(v_G, v_H)), t, "exact")))
 
-    assert said_of(["inv"], geodesic=geodesic)["inv"].diagnosis.startswith(
+    assert rows_of(["inv"], geodesic=geodesic)["inv"].diagnosis.startswith(
         "not found: no formula gives these numbers; right at "
     )
 
@@ -155,7 +155,7 @@ def test_a_backend_without_batches_is_not_asked_for_them_at_a_point_without():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "fails", "where"),
-    sampled(
+    sample(
         [
             ("christoffel", lambda G, H: G.shape[-1] > 4, "h ≥ 5"),
             ("inner_product", lambda G, H: G.shape[-2] != H.shape[-2], "|n − m| ≥ 1"),
@@ -170,7 +170,7 @@ def test_an_exception_has_a_place_too(function, fails, where):
         assert not fails(G, H)
         return getattr(paper, function)(metric, G, H, *vectors)
 
-    for row in said_of(**{function: partly}).values():
+    for row in rows_of(**{function: partly}).values():
         assert row.diagnosis == f"wrong where {where}"
 
 
@@ -180,7 +180,7 @@ def test_what_is_computed_in_float32_is_said_to_be_where_it_is_right_there(facto
     def inner_product(metric, *arrays):
         return factor * paper.inner_product(metric, *(x.astype("f4") for x in arrays)).astype(float)
 
-    for row in said_of(inner_product=inner_product).values():
+    for row in rows_of(inner_product=inner_product).values():
         assert row.verdict.value == "WRONG"
         assert row.diagnosis.startswith("your numbers are those of float32, and right") == (factor == 1.0)
 

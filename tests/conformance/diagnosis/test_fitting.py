@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import scipy.linalg
-from helpers import FUNCTIONS, METRICS, backend, sampled
+from helpers import FUNCTIONS, METRICS, backend, sample
 
 import refgeo as rg
 from refgeo import paper
@@ -171,7 +171,7 @@ def test_small_formats_are_read_as_far_as_their_digits_go(dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
-    sampled([
+    sample([
         lambda x: np.abs(x), lambda x: np.tanh(x), lambda x: x * (1.0 + 1e-7), lambda x: x + 1e-8, lambda x: np.nan * x,
         lambda x: x / len(x), lambda x: np.round(x, 4),
     ]),
@@ -217,7 +217,7 @@ def test_every_formula_is_changed_in_many_ways():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", sampled([(i,) for i in range(3, 480, 29)], 12))
+@pytest.mark.parametrize("place", sample([(i,) for i in range(3, 480, 29)], 12))
 def test_a_changed_formula_is_wrong_or_equal(place):
     """A sample; all of them: python -m validation formulas."""
     assert formula_mutants.judge(mutants()[place])[3] in ("equal", "WRONG", "WRONG, read")

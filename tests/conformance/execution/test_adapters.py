@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers import FUNCTIONS, backend, sampled
+from helpers import FUNCTIONS, backend, sample
 
 import refgeo as rg
 from refgeo import paper
@@ -60,7 +60,7 @@ def sgd(damping):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", sampled(["float64", "float32"]))
+@pytest.mark.parametrize("dtype", sample(["float64", "float32"]))
 def test_an_optimisers_gradient_is_read_without_losing_digits(dtype):
     pytest.importorskip("torch")
     assert rg.check(sgd(0.0), dtype=dtype, cases=SOME).passed
@@ -81,7 +81,7 @@ def test_an_optimisers_gradient_of_nan_is_nan():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("relaxation", sampled([1e-4, 0.3]))
+@pytest.mark.parametrize("relaxation", sample([1e-4, 0.3]))
 def test_the_relaxed_geometry_can_be_the_truth(relaxation):
     relaxed = backend(**{
         name: lambda *a, name=name: getattr(paper, name)(*a, relaxation=relaxation) for name in FUNCTIONS
@@ -106,7 +106,7 @@ def test_the_relaxed_geometry_can_be_the_truth(relaxation):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("epsilon", "name"),
-    sampled([
+    sample([
         (1e-8, "inner_product"), (1e-10, "riemannian_gradient"), (1e-3, "inner_product"), (1e-7, "christoffel"),
         (0.5, "riemannian_gradient"), (0.5, "christoffel"),
     ], 6),
@@ -176,7 +176,7 @@ WIDE = [*CLOSE, "4x4x4/k3", "6x5x4", "10x9x4/k10", "3-5x4x4"]
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("change", "cases"),
-    sampled(
+    sample(
         [
             (
                 lambda space, v, t: space.geodesic(
@@ -234,11 +234,11 @@ def test_a_retraction_is_judged_as_a_curve_in_the_quotient():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "case"),
-    sampled(
+    sample(
         [
             (lambda m, G, H, a, b, t, o: taylor(m, G, H, a, b, t), "5x4x2/k3/t=1"),
             (lambda m, G, H, a, b, t, o: first_block_only(m, G, H, a, b, t), "2-6x7x2"),
-            (lambda m, G, H, a, b, t, o: exact(m, G, H, *projected(m, G, H, a, b), t), "3x3x3"),
+            (lambda m, G, H, a, b, t, o: exact(m, G, H, *project(m, G, H, a, b), t), "3x3x3"),
             (
                 lambda m, G, H, a, b, t, o: tuple((1 + 1e-9) * x for x in exact(m, G, H, a, b, t)),
                 "3-7x4x1/k3/uneven=1e+06",
@@ -269,7 +269,7 @@ def exact(metric, G, H, a, b, t):
     return tuple(np.array(x) for x in space_of(metric, G, H).geodesic(rg.Pair(a, b), t, "exact"))
 
 
-def projected(metric, G, H, a, b):
+def project(metric, G, H, a, b):
     return space_of(metric, G, H).horizontal_projection(rg.Pair(a, b))
 
 

@@ -63,14 +63,14 @@ def numbers(tmp_path, pattern):
     return {i for i, line in enumerate(lines, 1) if re.search(pattern, line)}
 
 
-def named(report):
+def uncovered_lines(report):
     return {i for ranges in report.not_run.values() for a, b in ranges for i in range(a, b + 1)}
 
 
 @pytest.mark.slow
 def test_lines_and_branches_that_were_not_run_are_named(tmp_path):
     report = report_of(tmp_path, cases=["5x4x2", "3-5x4x3"])
-    assert named(report) == numbers(tmp_path, r"helper\(G\)|never here|-found")
+    assert uncovered_lines(report) == numbers(tmp_path, r"helper\(G\)|never here|-found")
     assert report.passed
     assert not report.passed_strictly
     assert report.missing.startswith("mine.py:")
@@ -78,7 +78,7 @@ def test_lines_and_branches_that_were_not_run_are_named(tmp_path):
 
 @pytest.mark.slow
 def test_processes_add_up(tmp_path):
-    assert named(report_of(tmp_path)) == named(report_of(tmp_path, cases=["5x4x2"]))
+    assert uncovered_lines(report_of(tmp_path)) == uncovered_lines(report_of(tmp_path, cases=["5x4x2"]))
 
 
 def test_a_case_that_decides_nothing_reaches_nothing(tmp_path):
@@ -88,7 +88,7 @@ def test_a_case_that_decides_nothing_reaches_nothing(tmp_path):
         "    return paper.horizontal_projection(metric, G, *a)\n"
     )
     cases = ["5x4x2", "5x4x2/k1e+06"]
-    assert named(report_of(tmp_path, body, "horizontal_projection", metrics=["inv"], cases=cases)) == {7}
+    assert uncovered_lines(report_of(tmp_path, body, "horizontal_projection", metrics=["inv"], cases=cases)) == {7}
 
 
 def test_what_was_not_asked_for_is_not_missed(tmp_path):

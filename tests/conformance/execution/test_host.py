@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from helpers import sampled
+from helpers import sample
 
 import refgeo as rg
 from refgeo.conformance.execution.backend import Backend
@@ -37,7 +37,7 @@ def conclusion(backend):
     return rg.check(backend, **FEW).conclusion
 
 
-def loaded(name, file):
+def load_module(name, file):
     spec = importlib.util.spec_from_file_location(name, file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -62,7 +62,7 @@ def test_a_module_is_judged_under_whatever_name_it_was_loaded(name, tmp_path, cl
     for i, (source, expected) in enumerate([(SOURCE, RIGHT), (WRONG, ACCUSED)]):
         file = tmp_path / f"one_{i}.py"
         file.write_text(source)
-        assert conclusion(loaded(name, file)) == expected
+        assert conclusion(load_module(name, file)) == expected
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_a_module_beside_another_of_its_name_is_judged_itself(tmp_path, clean):
     (tmp_path / "installed" / "geometry_twin.py").write_text(SOURCE)
     (tmp_path / "geometry_twin.py").write_text(WRONG)
     sys.path.insert(0, str(tmp_path / "installed"))
-    assert conclusion(loaded("geometry_twin", tmp_path / "geometry_twin.py")) == ACCUSED
+    assert conclusion(load_module("geometry_twin", tmp_path / "geometry_twin.py")) == ACCUSED
     assert conclusion("geometry_twin") == RIGHT  # the name leads to the other
 
 
@@ -91,7 +91,7 @@ def riemannian_gradient(metric, G, H, e_G, e_H, *, factor=1.0):
 def test_state_that_was_changed_is_judged(what, tmp_path, clean):
     (tmp_path / "geometry_state.py").write_text("import numpy as np\n" + STATE)
     sys.path.insert(0, str(tmp_path))
-    module = loaded("geometry_state", tmp_path / "geometry_state.py")
+    module = load_module("geometry_state", tmp_path / "geometry_state.py")
     if what == "a dict":
         module.SETTINGS["factor"] = 2.0
     elif what == "an object":
@@ -114,7 +114,7 @@ CHANGES = {
 def test_what_was_changed_after_the_import_is_judged(what, tmp_path, clean):
     (tmp_path / "geometry_changed.py").write_text(SOURCE)
     sys.path.insert(0, str(tmp_path))
-    module = loaded("geometry_changed", tmp_path / "geometry_changed.py")
+    module = load_module("geometry_changed", tmp_path / "geometry_changed.py")
     assert Backend(module).where == "this process"
     CHANGES[what](module)
     assert conclusion(module)[0].startswith(RIGHT[0] if what == "its file" else ACCUSED[0])
@@ -128,7 +128,7 @@ def test_a_helper_that_was_changed_is_seen(tmp_path, clean):
                             "S, T = changed_helper.gram(G), changed_helper.gram(H)")  # fmt: skip
     (tmp_path / "uses_helper.py").write_text(source)
     sys.path.insert(0, str(tmp_path))
-    module = loaded("uses_helper", tmp_path / "uses_helper.py")
+    module = load_module("uses_helper", tmp_path / "uses_helper.py")
     assert conclusion(module) == RIGHT
     module.changed_helper.gram = lambda F: 2 * F.mT @ F
     assert conclusion(module)[0].startswith("WRONG")
@@ -286,7 +286,7 @@ def test_a_backend_may_start_processes_of_its_own(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="descriptors of POSIX")
-@pytest.mark.parametrize("closed", sampled(["<&- >&- 2>&-", "<&-", ">&-", "2>&-"]))
+@pytest.mark.parametrize("closed", sample(["<&- >&- 2>&-", "<&-", ">&-", "2>&-"]))
 def test_standard_streams_may_be_closed(closed, tmp_path):
     (tmp_path / "right.py").write_text(SOURCE)
     command = f'"{sys.executable}" -m refgeo check right.py --quiet --case 5x4x2/k3 --json out.json {closed}'

@@ -7,7 +7,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from helpers import sampled
+from helpers import sample
 
 import refgeo as rg
 from refgeo.cli import main
@@ -48,16 +48,16 @@ def christoffel(*a):
 """
 
 
-def written(tmp_path, deed, name="hostile.py"):
+def write_backend(tmp_path, deed, name="hostile.py"):
     file = tmp_path / name
     file.write_text(HEAD.replace("{deed}", deed))
     return str(file)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("deed", sampled(MISDEEDS))
+@pytest.mark.parametrize("deed", sample(MISDEEDS))
 def test_no_misdeed_ends_the_referee_or_passes(deed, tmp_path):
-    backend = written(tmp_path, MISDEEDS[deed])
+    backend = write_backend(tmp_path, MISDEEDS[deed])
     report = rg.check(
         backend, checks=["christoffel", "inner_product"], metrics=["inv"], cases=["5x4x2/k3"], timeout=1.0
     )
@@ -73,7 +73,9 @@ def test_no_misdeed_ends_the_referee_or_passes(deed, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("deed", HARMLESS)
 def test_what_is_said_by_a_backend_floods_no_report(deed, tmp_path, capfd):
-    report = rg.check(written(tmp_path, HARMLESS[deed]), checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"])
+    report = rg.check(
+        write_backend(tmp_path, HARMLESS[deed]), checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"]
+    )
     assert report.passed_strictly
     report.print()
     assert "hello" not in "".join(capfd.readouterr())
@@ -122,7 +124,7 @@ def test_a_point_that_two_threads_share_is_seen_and_a_lock_helps(taken, found, t
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "prelude",
-    sampled([
+    sample([
         "atexit.register(os._exit, 0)",
         "np.linalg.norm = np.abs = lambda *a, **k: 0.0",
         "import refgeo.conformance.report as r; r.Report.passed = property(lambda self: True)",
@@ -131,7 +133,7 @@ def test_a_point_that_two_threads_share_is_seen_and_a_lock_helps(taken, found, t
     ]),
 )  # fmt: skip
 def test_the_exit_status_is_the_referees(prelude, tmp_path):
-    file = written(tmp_path, "return tuple(2 * x for x in paper.christoffel(*a))")
+    file = write_backend(tmp_path, "return tuple(2 * x for x in paper.christoffel(*a))")
     with open(file, "a") as stream:
         stream.write(prelude + "\n")
     command = [sys.executable, "-m", "refgeo", "check", file, "--checks", "christoffel", "--case", "5x4x2/k3"]
@@ -152,15 +154,15 @@ def test_a_backend_that_cannot_be_imported_is_a_usage_error(code, tmp_path):
 
 @pytest.mark.slow
 def test_exceptions_name_file_and_line(tmp_path):
-    file = written(tmp_path, "raise KeyError('missing')")
+    file = write_backend(tmp_path, "raise KeyError('missing')")
     report = rg.check(file, checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"])
     assert "KeyError: 'missing' (hostile.py:9, in christoffel)" in report.rows[0].message
     broken = [row for row in report.rows if row.kind == "contract" and row.verdict is Verdict.CONTRACT]
     assert broken == [], "an exception is no misconduct"
-    singular = written(tmp_path, "return np.linalg.inv(np.zeros((2, 2)))", "singular.py")
+    singular = write_backend(tmp_path, "return np.linalg.inv(np.zeros((2, 2)))", "singular.py")
     message = rg.check(singular, checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"]).rows[0].message
     assert "Singular matrix (singular.py:9, in christoffel)" in message, "not NumPy's line"
-    absent = written(tmp_path, "raise NotImplementedError", "absent.py")
+    absent = write_backend(tmp_path, "raise NotImplementedError", "absent.py")
     message = rg.check(absent, checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"]).rows[0].message
     assert message == "NotImplementedError"
 
@@ -200,7 +202,7 @@ def test_what_cannot_be_imported_is_said_in_the_users_own_words(code, message, t
 @pytest.mark.parametrize("deed", ["time.sleep(1000)", "os._exit(11)"])
 def test_what_is_never_called_is_not_accused(deed, tmp_path):
     """Right, but for a hang at an ill-conditioned point of inv: mix has done nothing, nor have other points of inv."""
-    file = written(tmp_path, f"if a[0] == 'inv' and np.linalg.cond(a[1]).max() > 1e5: {deed}")
+    file = write_backend(tmp_path, f"if a[0] == 'inv' and np.linalg.cond(a[1]).max() > 1e5: {deed}")
     report = rg.check(file, checks=["christoffel"], cases=["10x9x4", "10x9x4/k1e+06", "6x5x4/k3/t=2.5"], timeout=1.5)
     rows = {str(row): row for row in report.rows if row.kind == "value"}
     assert report.wrong == []
@@ -213,7 +215,7 @@ def test_what_is_never_called_is_not_accused(deed, tmp_path):
 
 @pytest.mark.slow
 def test_a_hang_at_a_decisive_point_is_not_judged_and_fails(tmp_path):
-    report = rg.check(written(tmp_path, "time.sleep(1000)"), checks=["christoffel"], metrics=["inv"], timeout=1)
+    report = rg.check(write_backend(tmp_path, "time.sleep(1000)"), checks=["christoffel"], metrics=["inv"], timeout=1)
     rows = {row.check: row.verdict for row in report.rows}
     assert rows["christoffel"] is Verdict.NOT_JUDGED
     assert not report.passed
@@ -231,7 +233,7 @@ def test_who_runs_out_of_time_or_memory_where_a_right_route_may_is_not_wrong(dee
     cases = ["5x4x2/k3", "20x19x17/k3", "16411x3x2/k3", "16x16x16/k3"]
     options = {"checks": ["christoffel"], "metrics": ["inv"], "cases": cases, "timeout": 1}
     body = "    return paper.christoffel(*a)"
-    report = rg.check(written(tmp_path, f"if a[1].shape[-1] == 17: {deed}\n{body}"), **options)
+    report = rg.check(write_backend(tmp_path, f"if a[1].shape[-1] == 17: {deed}\n{body}"), **options)
     row = report.rows[0]
     assert row.verdict is Verdict.PARTIAL
     assert row.message.startswith("not judged at 20x19x17/k3: ")
@@ -241,7 +243,7 @@ def test_who_runs_out_of_time_or_memory_where_a_right_route_may_is_not_wrong(dee
     assert not {cases[1], cases[2]} & judged
     assert report.passed
     assert not report.passed_strictly, "what comes after may be anything"
-    little = rg.check(written(tmp_path, f"if a[1].shape[-1] == 2: {deed}\n{body}"), **options)
+    little = rg.check(write_backend(tmp_path, f"if a[1].shape[-1] == 2: {deed}\n{body}"), **options)
     assert little.rows[0].verdict is Verdict.NOT_JUDGED
     assert not little.passed
 
@@ -249,8 +251,8 @@ def test_who_runs_out_of_time_or_memory_where_a_right_route_may_is_not_wrong(dee
 @pytest.mark.slow
 def test_another_exception_there_is_wrong_and_no_result_anywhere_does_not_pass(tmp_path):
     options = {"checks": ["christoffel"], "metrics": ["inv"], "cases": ["20x19x17/k3"]}
-    assert rg.check(written(tmp_path, "raise KeyError"), **options).wrong == ["christoffel[inv]"]
-    alone = rg.check(written(tmp_path, "raise MemoryError"), **options)
+    assert rg.check(write_backend(tmp_path, "raise KeyError"), **options).wrong == ["christoffel[inv]"]
+    alone = rg.check(write_backend(tmp_path, "raise MemoryError"), **options)
     assert alone.rows[0].verdict is Verdict.NOT_JUDGED
     assert "not judged at 20x19x17/k3" in alone.rows[0].message
     assert not alone.passed
@@ -260,7 +262,7 @@ def test_another_exception_there_is_wrong_and_no_result_anywhere_does_not_pass(t
 def test_a_backend_that_cannot_be_imported_again_ends_no_run(tmp_path):
     """It ends its process, and has changed the file so that it cannot be imported any more."""
     deed = "open(__file__, 'w').write('1/0'); os._exit(3)"
-    file = written(tmp_path, f"{deed}\n\nfrom refgeo.paper import geodesic\ndef more():\n    pass")
+    file = write_backend(tmp_path, f"{deed}\n\nfrom refgeo.paper import geodesic\ndef more():\n    pass")
     report = rg.check(file, checks=["christoffel", "geodesic_1"], metrics=["inv"], cases=["5x4x2"])
     rows = {row.check: row for row in report.rows if row.kind == "value"}
     for row in rows.values():  # the process is lost in an opening call
@@ -270,7 +272,7 @@ def test_a_backend_that_cannot_be_imported_again_ends_no_run(tmp_path):
 
 @pytest.mark.slow
 def test_a_backend_that_removes_its_file_is_judged_for_both_metrics(tmp_path):
-    file = written(tmp_path, "os.path.exists(__file__) and os.remove(__file__); os._exit(3)")
+    file = write_backend(tmp_path, "os.path.exists(__file__) and os.remove(__file__); os._exit(3)")
     report = rg.check(file, checks=["christoffel"])
     assert report.wrong == ["christoffel[inv]", "christoffel[mix]"]
 
@@ -285,7 +287,7 @@ def test_objects_run_here_and_the_report_says_so():
 
 
 def test_no_process_is_left_behind(tmp_path):
-    backend = rg.conformance.Backend(written(tmp_path, "pass"))
+    backend = rg.conformance.Backend(write_backend(tmp_path, "pass"))
     process = backend._server._child._process.pid
     backend.close()
     with pytest.raises(ProcessLookupError):

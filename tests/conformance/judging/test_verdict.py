@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from helpers import backend, sampled
+from helpers import backend, sample
 
 import refgeo as rg
 from refgeo import paper
@@ -20,7 +20,7 @@ HEAD = "import os, random, sys, warnings\nimport numpy as np\nfrom refgeo import
 ONE = ["5x4x2/k3"]
 
 
-def written(tmp_path, body, name="mine.py"):
+def write_backend(tmp_path, body, name="mine.py"):
     file = tmp_path / name
     file.write_text(HEAD + body)
     return str(file)
@@ -53,7 +53,7 @@ def geodesic(metric, G, H, v_G, v_H, t, order):
 @pytest.mark.exhaustive
 def test_a_wrong_order_does_not_excuse_another_one(tmp_path):
     """Exact geodesics that are wrong for h > 5 alone, where laws see it and no value is enclosed."""
-    file = written(tmp_path, TWO_MISTAKES)
+    file = write_backend(tmp_path, TWO_MISTAKES)
     cases = ["5x4x2/k3", "9x8x7/k3"]
     report = rg.check(file, checks=["geodesic"], metrics=["mix"], cases=cases)
     assert report.wrong == ["geodesic_2[mix]", "geodesic_exact[mix]"]
@@ -94,7 +94,10 @@ def horizontal_projection(*a):
 @pytest.mark.slow
 @pytest.mark.parametrize(("body", "rule"), [(WRITES, "inputs_unchanged"), (OVERWRITES, "keeps_its_results")])
 def test_conduct_that_makes_a_callers_numbers_wrong_fails(body, rule, tmp_path, capsys):
-    file, options = written(tmp_path, body), ["--checks", "horizontal_projection", "--case", "5x4x2/k3", "--quiet"]
+    file, options = (
+        write_backend(tmp_path, body),
+        ["--checks", "horizontal_projection", "--case", "5x4x2/k3", "--quiet"],
+    )
     assert main(["check", file, *options, "--json", str(tmp_path / "r.json")]) == 1
     out = capsys.readouterr().out
     assert f"mine.py: {rule}: FAILS: " in out
@@ -107,7 +110,7 @@ def test_conduct_that_makes_a_callers_numbers_wrong_fails(body, rule, tmp_path, 
 def test_masked_arrays_are_no_arrays(tmp_path):
     body = "def riemannian_gradient(*a):\n    return tuple(np.ma.masked_array(x, x > 1e9) for x in " \
            "paper.riemannian_gradient(*a))\n"  # fmt: skip
-    report = rg.check(written(tmp_path, body), checks=["riemannian_gradient"], metrics=["inv"], cases=ONE)
+    report = rg.check(write_backend(tmp_path, body), checks=["riemannian_gradient"], metrics=["inv"], cases=ONE)
     assert "expected an array without a mask, got a masked array" in row_of(report, "riemannian_gradient[inv]").message
     assert report.wrong == ["riemannian_gradient[inv]"]
 
@@ -135,17 +138,17 @@ def christoffel(metric, *a):
 
 @pytest.mark.slow
 def test_a_failure_that_is_called_not_implemented_is_a_failure(tmp_path):
-    file = written(tmp_path, SWALLOWS)
+    file = write_backend(tmp_path, SWALLOWS)
     report = rg.check(file, checks=["christoffel"], metrics=["inv"], cases=[*ONE, "2-6x7x2/k3"])
     assert report.wrong == ["christoffel[inv]"]
     assert "NotImplementedError, after ValueError: matmul" in row_of(report, "christoffel[inv]").message
     everywhere = rg.check(file, checks=["christoffel"], metrics=["inv"], cases=["2-6x7x2/k3"])
     assert row_of(everywhere, "christoffel[inv]").verdict is Verdict.NOT_PROVIDED
     honest = SWALLOWS.replace("return G @ H, H", "raise NotImplementedError('one block at a time')")
-    report = rg.check(written(tmp_path, honest, "other.py"), checks=["christoffel"], metrics=["inv"],
+    report = rg.check(write_backend(tmp_path, honest, "other.py"), checks=["christoffel"], metrics=["inv"],
                       cases=[*ONE, "2-6x7x2/k3"])  # fmt: skip
     assert row_of(report, "christoffel[inv]").verdict is Verdict.PARTIAL
-    report = rg.check(written(tmp_path, LOOKS_UP, "third.py"), checks=["christoffel"], cases=ONE)
+    report = rg.check(write_backend(tmp_path, LOOKS_UP, "third.py"), checks=["christoffel"], cases=ONE)
     assert report.passed
     assert row_of(report, "christoffel[mix]").verdict is Verdict.NOT_PROVIDED
 
@@ -163,9 +166,9 @@ def inner_product(*a):
 
 @pytest.mark.slow
 def test_a_backend_that_leaks_is_not_wrong_and_one_that_asks_for_too_much_is_not_judged(tmp_path):
-    assert rg.check(written(tmp_path, LEAKS), checks=["inner_product"], cases=ONE).passed
+    assert rg.check(write_backend(tmp_path, LEAKS), checks=["inner_product"], cases=ONE).passed
     hungry = "def inner_product(*a):\n    raise MemoryError\n"
-    report = rg.check(written(tmp_path, hungry, "hungry.py"), checks=["inner_product"], cases=ONE)
+    report = rg.check(write_backend(tmp_path, hungry, "hungry.py"), checks=["inner_product"], cases=ONE)
     assert report.wrong == []
     assert not report.passed
     assert {row.verdict for row in report.rows if row.kind == "value"} == {Verdict.NOT_JUDGED}
@@ -187,11 +190,11 @@ def test_only_a_backend_that_says_so_is_not_thread_safe(tmp_path):
         return np.linalg.qr(rng.standard_normal((rows, 3)))[0] * np.geomspace(1.0, 1.0 / kappa, 3)
 
     points = {"mine": {"G": np.stack([factor(5, 2.0), factor(5, 900.0)]), "H": np.stack([factor(4, 2.0)] * 2)}}
-    report = rg.check(written(tmp_path, REFUSES), points=points, **options)
+    report = rg.check(write_backend(tmp_path, REFUSES), points=points, **options)
     assert not any("says that it is not" in row.message for row in report.rows)
     message = row_of(report, "riemannian_gradient[inv]").message
     assert "the whole batch failed because of an ill-conditioned block" in message
-    report = rg.check(written(tmp_path, "thread_safe = False\n" + REFUSES, "other.py"), cases=ONE, **options)
+    report = rg.check(write_backend(tmp_path, "thread_safe = False\n" + REFUSES, "other.py"), cases=ONE, **options)
     assert "says that it is not" in row_of(report, "thread_safe").message
 
 
@@ -202,7 +205,7 @@ def test_what_depends_on_the_size_of_numbers_is_laid_to_no_circumstance(tmp_path
     largest = float(np.abs(generate(Features.parse(case), "inv", "float64").point.G).max())
     small = f"(1.01 if np.abs(G).max() < {0.9 * largest!r} else 1.0)"
     source = f"def inner_product(metric, G, *a): return {small} * paper.inner_product(metric, G, *a)"
-    report = rg.check(written(tmp_path, source), metrics=["inv"], cases=[case], profile="full")
+    report = rg.check(write_backend(tmp_path, source), metrics=["inv"], cases=[case], profile="full")
     row = row_of(report, "inner_product[inv]")
     assert row.verdict.value == "WRONG"
     assert "all numbers times a power of two" in row.diagnosis
@@ -233,7 +236,7 @@ def riemannian_hessian(metric, G, H, e_G, e_H, w_G, w_H, v_G, v_H):
 def test_a_truncated_inverse_of_mix_is_wrong(tmp_path):
     """It loses all digits at κ of some thousands, where inv's Sylvester equation may and mix's Λ may not."""
     report = rg.check(
-        written(tmp_path, TRUNCATED), metrics=["mix"], checks=["horizontal_projection", "riemannian_hessian"]
+        write_backend(tmp_path, TRUNCATED), metrics=["mix"], checks=["horizontal_projection", "riemannian_hessian"]
     )
     assert row_of(report, "horizontal_projection[mix]").verdict is Verdict.WRONG
     assert row_of(report, "riemannian_hessian[mix]").verdict in (Verdict.WRONG, Verdict.INHERITS)
@@ -280,7 +283,7 @@ def geodesic(metric, G, H, v_G, v_H, t, order):
 @pytest.mark.slow
 def test_a_diagnosis_that_cannot_be_evaluated_is_skipped(tmp_path, capsys):
     """The literal formulas have a singular matrix at an ill-conditioned point of a batch."""
-    file = written(tmp_path, MIXED_UP)
+    file = write_backend(tmp_path, MIXED_UP)
     few = ["--checks", "christoffel,geodesic_2", "--case", "5x4x2/k3", "--case", "10x9x4/k3", "--case", "2.2-7x4x2"]
     assert main(["check", file, "--dtype", "float32", "--metric", "mix", *few, "--quiet"]) == 1
     assert "WRONG: christoffel[mix]" in capsys.readouterr().out
@@ -314,7 +317,7 @@ SOMETIMES = ("True", "G.ndim > 2", "G.shape[-1] > 2", "np.linalg.cond(G).max() >
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("deed", "when", "dtype"),
-    sampled(
+    sample(
         [
             (deed, SOMETIMES[i % len(SOMETIMES)], ("float64", "float32", "float16", "bfloat16")[(i + k) % 4])
             for k in range(4)
@@ -331,7 +334,7 @@ def test_a_hundred_half_wrong_backends_never_end_the_referee(deed, when, dtype, 
         for name in OPERATIONS
         if hasattr(paper, name)
     )
-    file = written(tmp_path, f"def broken(x):\n    return {CARELESS[deed]}\n\n\n{body}")
+    file = write_backend(tmp_path, f"def broken(x):\n    return {CARELESS[deed]}\n\n\n{body}")
     few = ["--case", "5x4x2/k3", "--case", "2-6x7x2", "--case", "10x9x4/k120", "--case", "9x8x7/k3"]
     assert main(["check", file, "--dtype", dtype, *few, "--quiet"]) in (0, 1)
     assert "Traceback" not in capsys.readouterr().err

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import scipy.linalg
-from helpers import sampled
+from helpers import sample
 
 import refgeo as rg
 from refgeo.conformance.judging.checks import TRAJECTORY
@@ -27,7 +27,7 @@ def every_start():
 
 
 @pytest.fixture(autouse=True)
-def few_starts(request, monkeypatch):
+def use_few_starts(request, monkeypatch):
     """For all other tests, a fifth of the starts."""
     if "every_start" not in request.fixturenames:
         monkeypatch.setattr(trajectories, "starts", lambda *of: starts(*of)[::5])
@@ -83,20 +83,20 @@ def one_after_the_other(state, G, H, e_G, e_H):
     return state, G, H - 0.1 * preconditioned(G, H, e_G, e_H)[1]
 
 
-def turned(G, H):
+def orthonormalise(G, H):
     """Another gauge: H gets orthonormal columns."""
     Q, R = np.linalg.qr(H)
     return G @ R.T, Q, R
 
 
-def transported(right):
+def transport_moments(right):
     """Moments that follow the change of gauge, by the right matrix or by its transpose."""
 
     def step(state, G, H, e_G, e_H):
         m_G, m_H = (0.0 * G, 0.0 * H) if state is None else state
         m_G, m_H = 0.8 * m_G + e_G, 0.8 * m_H + e_H
         g_G, g_H = preconditioned(G, H, m_G, m_H)
-        G, H, R = turned(G - 0.05 * g_G, H - 0.05 * g_H)
+        G, H, R = orthonormalise(G - 0.05 * g_G, H - 0.05 * g_H)
         inverse = np.linalg.inv(R)
         return ((m_G @ inverse, m_H @ R.T) if right else (m_G @ inverse.T, m_H @ R)), G, H
 
@@ -108,7 +108,7 @@ def forgotten(state, G, H, e_G, e_H):
     m_G, m_H = (0.0 * G, 0.0 * H) if state is None else state
     m_G, m_H = 0.8 * m_G + e_G, 0.8 * m_H + e_H
     g_G, g_H = preconditioned(G, H, m_G, m_H)
-    G, H, _ = turned(G - 0.05 * g_G, H - 0.05 * g_H)
+    G, H, _ = orthonormalise(G - 0.05 * g_G, H - 0.05 * g_H)
     return (m_G, m_H), G, H
 
 
@@ -242,7 +242,7 @@ def clipped_by_euclidean_length(state, G, H, e_G, e_H):
     return preconditioned_step(state, G, H, *(e * min(1.0, 1.0 / np.linalg.norm(e)) for e in (e_G, e_H)))
 
 
-def plain(state, G, H, e_G, e_H):
+def gradient_step(state, G, H, e_G, e_H):
     return state, G - 0.1 * e_G, H - 0.1 * e_H
 
 
@@ -260,12 +260,12 @@ RIGHT = {
     "decayed_on_one_factor": decayed_on_one_factor,
     "decay of the factors": decay_of_the_factors,
     "one_after_the_other": one_after_the_other,
-    "transported": transported(right=True),
+    "transported": transport_moments(right=True),
     "clipped": clipped(of_the_whole=True),
 }
 WRONG = {  # with the step from which on, and what is kept
-    "plain": (plain, 1, {"rotations"}),
-    "transposed transport": (transported(right=False), 2, {"scalings"}),
+    "plain": (gradient_step, 1, {"rotations"}),
+    "transposed transport": (transport_moments(right=False), 2, {"scalings"}),
     "forgotten": (forgotten, 2, set()),
     "clipped": (clipped(of_the_whole=False), 1, {"rotations"}),
     "decayed": (decayed_by_its_own_length, 1, {"rotations"}),
@@ -287,24 +287,24 @@ def in_both(names):
     return [(name, dtype) for i, name in enumerate(names) for dtype in (dtypes if i % 2 else dtypes[::-1])]
 
 
-def judged(step, checks=("step.invariant",), **options):
+def judge(step, checks=("step.invariant",), **options):
     report = rg.check(SimpleNamespace(step=step), checks=list(checks), **options)
     return {row.check: row for row in report.rows}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "dtype"), sampled(in_both(RIGHT), every=26))
+@pytest.mark.parametrize(("name", "dtype"), sample(in_both(RIGHT), every=26))
 def test_right_rules_pass(name, dtype, every_start):
-    row = judged(RIGHT[name], dtype=dtype)["step.invariant"]
+    row = judge(RIGHT[name], dtype=dtype)["step.invariant"]
     assert row.verdict is Verdict.PASS, row.message
     assert "invariant under GL(h)" in row.message
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "dtype"), sampled(in_both(WRONG), every=26))
+@pytest.mark.parametrize(("name", "dtype"), sample(in_both(WRONG), every=26))
 def test_wrong_rules_do_not_with_the_step_and_what_they_keep(name, dtype, every_start):
     step, first, kept = WRONG[name]
-    row = judged(step, dtype=dtype)["step.invariant"]
+    row = judge(step, dtype=dtype)["step.invariant"]
     assert row.verdict is Verdict.WRONG, row.message
     assert f"from step {first} on" in row.message
     (message,) = (line for line in row.message.splitlines() if line.startswith("the optimiser is invariant"))
@@ -345,14 +345,14 @@ def damped(eps):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("eps", "seed"), [(1e-6, 0), (1e-2, 6)])  # at seed 6, both trajectories reach the minimum
 def test_damping_is_wrong_and_what_declaring_it_would_leave_is_said(eps, seed):
-    row = judged(damped(eps), seed=seed)["step.invariant"]
+    row = judge(damped(eps), seed=seed)["step.invariant"]
     assert row.verdict is Verdict.WRONG
     assert "invariant only under rotations\nwith --relaxation ε, rotations alone are asked for" in row.message
 
 
 @pytest.mark.slow
 def test_with_relaxation_a_damped_rule_passes():
-    assert judged(damped(1e-6), relaxation=1e-6)["step.invariant"].verdict is Verdict.PASS  # O(h) alone is asked for
+    assert judge(damped(1e-6), relaxation=1e-6)["step.invariant"].verdict is Verdict.PASS  # O(h) alone is asked for
 
 
 @pytest.mark.slow
@@ -368,7 +368,7 @@ def test_a_class_of_elements_is_named_only_if_fresh_starts_confirm_it(monkeypatc
             return damped(1e-2)(state, G, H, e_G, e_H)
         return state, G - 0.01 * np.sign(e_G), H - 0.01 * np.sign(e_H)
 
-    row = judged(step)["step.invariant"]
+    row = judge(step)["step.invariant"]
     assert row.verdict is Verdict.WRONG
     assert "invariant under none of the matrices" in row.message
 
@@ -379,7 +379,7 @@ def test_a_difference_that_large_weights_only_hide_is_no_damping():
         g_G, g_H = preconditioned(G, H, e_G, e_H)
         return state, G - 0.1 * max(1.0, 2.0 / np.sum(H**2)) * g_G, H - 0.1 * g_H
 
-    assert judged(floored)["step.invariant"].verdict is Verdict.WRONG
+    assert judge(floored)["step.invariant"].verdict is Verdict.WRONG
 
 
 def test_a_rule_that_ends_with_nan_everywhere_does_not_pass():
@@ -388,7 +388,7 @@ def test_a_rule_that_ends_with_nan_everywhere_does_not_pass():
         g_G, g_H = preconditioned(G, H, e_G, e_H)
         return k, G - 0.1 * g_G * (np.nan if k == 4 else 1.0), H - 0.1 * g_H
 
-    rows = judged(ends, ["step.invariant", "step.repeatable"])
+    rows = judge(ends, ["step.invariant", "step.repeatable"])
     assert (
         rows["step.invariant"].message
         == "after step 4, G, H or G Hᵀ is not finite, for every size of the loss that was tried"
@@ -400,7 +400,7 @@ def test_a_rule_that_ends_with_nan_everywhere_does_not_pass():
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(3))
 def test_what_rounding_makes_nan_is_no_dependence_on_the_representation(seed):
-    row = judged(root_of_a_singular_matrix, seed=seed)["step.invariant"]
+    row = judge(root_of_a_singular_matrix, seed=seed)["step.invariant"]
     assert "no longer finite" not in row.message
 
 
@@ -414,7 +414,7 @@ def test_random_numbers_of_the_caller_stay_as_they_are():
     np.random.seed(7)  # noqa: NPY002
     expected = np.random.standard_normal(3)  # noqa: NPY002
     np.random.seed(7)  # noqa: NPY002
-    row = judged(noisy)["step.invariant"]
+    row = judge(noisy)["step.invariant"]
     assert np.array_equal(np.random.standard_normal(3), expected)  # noqa: NPY002
     assert row.verdict in (Verdict.PASS, Verdict.INACCURATE), row.message
 
@@ -428,7 +428,7 @@ def test_random_numbers_of_the_caller_stay_as_they_are():
     ],
 )
 def test_what_a_rule_must_return(rule, message):
-    row = judged(rule)["step.invariant"]
+    row = judge(rule)["step.invariant"]
     assert row.verdict is Verdict.WRONG
     assert message in row.message
 
@@ -483,7 +483,7 @@ def test_few_trajectories_that_agree_are_no_pass():
         rate = 0.1 / next(calls) ** 2
         return state, G - rate * e_G, H - rate * e_H
 
-    row = judged(step, ["step.invariant"])["step.invariant"]
+    row = judge(step, ["step.invariant"])["step.invariant"]
     assert row.verdict is Verdict.NOT_JUDGED, row.message
 
 
@@ -501,7 +501,7 @@ def test_starts_at_zero():
             return state, G - 0.1 * e_G / np.linalg.norm(H), H - 0.1 * e_H / np.linalg.norm(G)
 
     result = {
-        item.__name__: judged(item, ["step.starts"])["step.starts"] for item in (guarded, scaled, divided, momentum)
+        item.__name__: judge(item, ["step.starts"])["step.starts"] for item in (guarded, scaled, divided, momentum)
     }
     assert result["guarded"].verdict is Verdict.PASS
     assert result["guarded"].message == (
@@ -525,7 +525,7 @@ def test_a_rule_that_leaves_out_large_steps_is_said_to_stand_still():
         length = np.sqrt(np.sum(e_G @ np.linalg.inv(T) * e_G) + np.sum(e_H @ np.linalg.inv(S) * e_H))
         return momentum(state, G, H, e_G, e_H) if length < 1.0 else (state, G, H)
 
-    rows = judged(skipping, ["step.starts", "step.invariant"])
+    rows = judge(skipping, ["step.starts", "step.invariant"])
     assert rows["step.starts"].message.endswith("with a large loss, G Hᵀ does not move in 10 steps")
     assert rows["step.invariant"].verdict is Verdict.PASS
 
@@ -537,10 +537,10 @@ def test_a_mistake_beside_a_damping_is_named_with_its_own_step():
         S, T = (gram + shift for gram in grams(G, H))
         m_G, m_H = (0.0 * G, 0.0 * H) if state is None else state
         m_G, m_H = 0.8 * m_G + e_G, 0.8 * m_H + e_H
-        G, H, R = turned(G - 0.05 * m_G @ np.linalg.inv(T), H - 0.05 * m_H @ np.linalg.inv(S))
+        G, H, R = orthonormalise(G - 0.05 * m_G @ np.linalg.inv(T), H - 0.05 * m_H @ np.linalg.inv(S))
         return (m_G @ np.linalg.inv(R).T, m_H @ R), G, H
 
-    row = judged(step)["step.invariant"]
+    row = judge(step)["step.invariant"]
     assert row.verdict is Verdict.WRONG
     assert "from step 2 on" in row.message
 
@@ -576,7 +576,7 @@ def test_by_how_much_a_rule_is_not_invariant_is_said_of_each_class_of_elements()
     def single(state, G, H, e_G, e_H):
         return state, *(x - 0.1 * (e.astype(np.float32) * 1.0) for x, e in ((G, e_G), (H, e_H)))
 
-    message = judged(single)["step.invariant"].message
+    message = judge(single)["step.invariant"].message
     assert "under none of the matrices A that were tried" in message
     assert re.search(r"the largest differences, .* of at most 1: rotations \de-0\d, scalings (0\.\d|1)", message)
 
@@ -589,7 +589,7 @@ def test_what_earlier_runs_left_is_seen():
         kept[key] = 0.5 * kept.get(key, 0.0) + e_G
         return state, G - 0.05 * kept[key], H - 0.05 * e_H
 
-    row = judged(step, ["step.repeatable"])["step.repeatable"]
+    row = judge(step, ["step.repeatable"])["step.repeatable"]
     assert row.verdict is Verdict.WRONG
     assert "what another run left" in row.message
 
@@ -601,9 +601,9 @@ def test_blocks():
         return state, G - 0.05 * e_G / size, H - 0.05 * e_H / size
 
     def single(state, G, H, e_G, e_H):
-        return plain(state, G, H, e_G.T.T, e_H.T.T) if G.ndim == 2 else 1 / 0
+        return gradient_step(state, G, H, e_G.T.T, e_H.T.T) if G.ndim == 2 else 1 / 0
 
-    result = [judged(item, ["step.blocks"])["step.blocks"] for item in (plain, coupled, single)]
+    result = [judge(item, ["step.blocks"])["step.blocks"] for item in (gradient_step, coupled, single)]
     assert [row.verdict for row in result] == [Verdict.PASS, Verdict.CONTRACT, Verdict.PARTIAL]
     assert "takes no leading dimensions: ZeroDivisionError" in result[2].message
 
@@ -613,9 +613,9 @@ def test_a_rule_that_raises_or_never_moves_is_not_passed():
     def raises(state, G, H, e_G, e_H):
         raise RuntimeError("no")
 
-    rows = judged(raises, ["step.invariant"])
+    rows = judge(raises, ["step.invariant"])
     assert rows["step.invariant"].verdict is Verdict.WRONG
-    rows = judged(lambda state, G, H, e_G, e_H: (state, G, H), ["step.invariant"])
+    rows = judge(lambda state, G, H, e_G, e_H: (state, G, H), ["step.invariant"])
     assert rows["step.invariant"].verdict is Verdict.NOT_JUDGED
 
 
@@ -625,7 +625,7 @@ def test_a_module_that_is_not_installed_is_no_mistake_of_the_rule():
 
         return no_such_module_anywhere.step(state, G, H, e_G, e_H)
 
-    rows = judged(lacking, ["step.invariant", "step.repeatable", "step.starts"])
+    rows = judge(lacking, ["step.invariant", "step.repeatable", "step.starts"])
     assert {row.verdict for row in rows.values()} == {Verdict.NOT_PROVIDED}
     assert all("no_such_module_anywhere" in row.no_result + row.message for row in rows.values())
 
@@ -666,7 +666,7 @@ def test_optimisers_of_pytorch():
 
 @pytest.mark.slow
 def test_the_plot_the_plain_data_and_the_table(tmp_path):
-    report = rg.check(SimpleNamespace(step=plain), checks=["step.invariant"])
+    report = rg.check(SimpleNamespace(step=gradient_step), checks=["step.invariant"])
     assert "distance of X" in report.to_html()
     (row,) = report.to_dict()["rows"]
     assert row["points"] == row["decisive_points"] == sum(item["blocks"] for item in row["measurements"])
@@ -712,7 +712,7 @@ def test_the_command_line(capsys, tmp_path):
 @pytest.mark.parametrize(("name", "seed"), list(itertools.product(RIGHT, range(1, 21))))
 def test_right_rules_pass_at_twenty_seeds(name, seed, every_start):
     for dtype in ("float64", "float32"):
-        row = judged(RIGHT[name], dtype=dtype, seed=seed)["step.invariant"]
+        row = judge(RIGHT[name], dtype=dtype, seed=seed)["step.invariant"]
         assert row.verdict in (Verdict.PASS, Verdict.INACCURATE), row.message
 
 
@@ -723,7 +723,7 @@ def test_random_numbers_of_an_unseeded_generator_are_a_reason_not_to_judge():
     def noisy(state, G, H, e_G, e_H):
         return state, G - 0.1 * (e_G + rng.standard_normal(G.shape)), H - 0.1 * (e_H + rng.standard_normal(H.shape))
 
-    row = judged(noisy, ["step.invariant"])["step.invariant"]
+    row = judge(noisy, ["step.invariant"])["step.invariant"]
     assert row.verdict is Verdict.NOT_JUDGED
     assert "a run from the same start differs" in row.message
     assert "random numbers of a generator of its own" in row.message
@@ -731,7 +731,7 @@ def test_random_numbers_of_an_unseeded_generator_are_a_reason_not_to_judge():
 
 @pytest.mark.slow
 def test_no_difference_is_larger_than_the_largest():
-    row = judged(plain, ["step.invariant"])["step.invariant"]
+    row = judge(gradient_step, ["step.invariant"])["step.invariant"]
     message = re.search(r"differ by (\S+) of both .* and by (\S+) after (?s:.*)of at most 1: (.*)\n", row.message)
     assert message, row.message
     largest = max(float(item.split()[-1]) for item in message[3].split(", "))
@@ -767,7 +767,7 @@ def test_a_mistake_inside_a_rule_is_none_of_options_that_nobody_gave():
     def step(state, G, H, e_G, e_H):
         return state, np.sum(G, axis=0, size=3), H
 
-    row = judged(step)["step.invariant"]
+    row = judge(step)["step.invariant"]
     assert row.verdict is Verdict.WRONG
     assert "unexpected keyword argument 'size'" in row.message
 
@@ -795,7 +795,7 @@ def test_a_page_of_options_of_which_one_has_no_numbers():
 
 @pytest.mark.slow
 def test_float32_is_offered_only_where_rotations_round_too():
-    assert "--dtype float32" not in judged(damped(1e-4))["step.invariant"].message
+    assert "--dtype float32" not in judge(damped(1e-4))["step.invariant"].message
 
 
 @pytest.mark.slow
@@ -813,6 +813,6 @@ def test_float32_is_offered_only_where_it_was_tried_at_the_point_that_fails(ever
         T = T * np.eye(len(T)) if min(len(G), len(H)) >= 100 else T
         return state, G - 0.02 * e_G @ np.linalg.inv(T), H - 0.02 * e_H @ np.linalg.inv(S)
 
-    row = judged(step, seed=1)["step.invariant"]
+    row = judge(step, seed=1)["step.invariant"]
     assert row.verdict is Verdict.WRONG
     assert "--dtype float32" not in row.message

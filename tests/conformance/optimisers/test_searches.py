@@ -35,7 +35,7 @@ def is_short(network):
 
 
 @pytest.fixture
-def few_problems(monkeypatch):
+def use_few_problems(monkeypatch):
     """A lie shows at any problem."""
     every = searches.make_problems
     monkeypatch.setattr(searches, "make_problems", lambda *what: filter(is_short, every(*what)))
@@ -43,13 +43,13 @@ def few_problems(monkeypatch):
     monkeypatch.setattr(searches, "_MAX_COLUMNS", 0)  # searches along integrated geodesics take long
 
 
-def judged(routine, **options):
+def judge(routine, **options):
     return rg.check(SimpleNamespace(sharpness=routine), checks=["sharpness"], **options)
 
 
 @pytest.mark.exhaustive
 def test_our_search_is_judged_right_and_finds_nearly_all():
-    report = judged(ours)
+    report = judge(ours)
     assert report.passed
     rows = searches_of(report)
     assert [row.verdict for row in rows] == [Verdict.PASS] * 7
@@ -86,7 +86,7 @@ def single(metric, problem, G, H, rho, order):
 
 
 @pytest.mark.slow
-def test_a_search_in_single_precision_is_judged_by_its_roundoff(few_problems):
+def test_a_search_in_single_precision_is_judged_by_its_roundoff(use_few_problems):
     def kept(metric, problem, G, H, rho, order):
         assert G.dtype == H.dtype == np.float32
         assert all(part.dtype == np.float32 for part in problem.value_and_grad(G, H)[1])
@@ -96,9 +96,9 @@ def test_a_search_in_single_precision_is_judged_by_its_roundoff(few_problems):
         value, steps = single(*asked)
         return value, tuple(1.05 * step for step in steps)
 
-    assert judged(kept, dtype="float32").passed
-    assert len(judged(longer, dtype="float32").wrong) == 7
-    half = judged(single, dtype="bfloat16")
+    assert judge(kept, dtype="float32").passed
+    assert len(judge(longer, dtype="float32").wrong) == 7
+    half = judge(single, dtype="bfloat16")
     assert {row.verdict for row in half.rows} == {Verdict.NOT_JUDGED}
     assert not half.passed, "nothing was judged"
 
@@ -131,7 +131,7 @@ def single_projection(G, H, v_G, v_H):
     return (v_G + G @ L).astype(float), (v_H - H @ L.T).astype(float)
 
 
-def changed(change):
+def change_routine(change):
     def routine(metric, problem, G, H, rho, order):
         value, (a, b) = ours(metric, problem, G, H, rho, order)
         return change(value, a, b, G, H)
@@ -151,8 +151,8 @@ def changed(change):
         (lambda value, a, b, G, H: value, "expected (value, (step_G, step_H))"),
     ],
 )
-def test_a_routine_that_lies_is_wrong(change, message, few_problems):
-    report = judged(changed(change))
+def test_a_routine_that_lies_is_wrong(change, message, use_few_problems):
+    report = judge(change_routine(change))
     exact = next(row for row in report.rows if str(row) == "sharpness_exact[inv]")
     assert exact.verdict is Verdict.WRONG
     assert message in exact.message
@@ -169,7 +169,7 @@ def test_a_claim_above_the_proved_bound_is_wrong(monkeypatch):
 
 @pytest.mark.slow
 def test_a_routine_that_finds_nothing_is_wrong():
-    report = judged(lambda metric, problem, G, H, rho, order: (0.0, (0.0 * G, 0.0 * H)))
+    report = judge(lambda metric, problem, G, H, rho, order: (0.0, (0.0 * G, 0.0 * H)))
     rows = searches_of(report)
     assert {row.verdict for row in rows} == {Verdict.WRONG}
     assert "finds 0% of the maximum" in rows[0].message
@@ -177,7 +177,7 @@ def test_a_routine_that_finds_nothing_is_wrong():
 
 
 def test_a_search_that_returns_nan_finds_nothing():
-    report = judged(lambda metric, problem, G, H, rho, order: (0.0, (np.nan * G, 0.0 * H)))
+    report = judge(lambda metric, problem, G, H, rho, order: (0.0, (np.nan * G, 0.0 * H)))
     assert all("nan%" not in row.message and "returned NaN" in row.message for row in searches_of(report))
 
 
@@ -198,13 +198,13 @@ def test_a_routine_that_finds_less_than_a_half_is_inaccurate(monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_a_routine_does_besides_is_a_finding(few_problems, capsys):
+def test_what_a_routine_does_besides_is_a_finding(use_few_problems, capsys):
     def careless(metric, problem, G, H, rho, order):
         result = ours(metric, problem, G, H, rho, order)
         G *= 2.0
         return result
 
-    report = judged(careless, metrics=["inv"])
+    report = judge(careless, metrics=["inv"])
     rows = {row.check: row for row in report.rows}
     assert {row.verdict for row in searches_of(report)} == {Verdict.PASS}
     assert rows["inputs_unchanged"].verdict is Verdict.CONTRACT
@@ -224,8 +224,8 @@ def test_what_a_routine_does_besides_is_a_finding(few_problems, capsys):
         (lambda G, H: (np.abs(G), H), "but the step increases the loss by"),
     ],
 )
-def test_signs_matter(mistake, said, few_problems):
-    report = judged(lambda metric, problem, G, H, rho, order: ours(metric, problem, *mistake(G, H), rho, order))
+def test_signs_matter(mistake, said, use_few_problems):
+    report = judge(lambda metric, problem, G, H, rho, order: ours(metric, problem, *mistake(G, H), rho, order))
     rows = searches_of(report)
     assert {row.verdict for row in rows} == {Verdict.WRONG}
     assert said in rows[0].message
@@ -243,10 +243,10 @@ def test_a_result_kept_by_shape_and_radius_is_seen(monkeypatch):
             kept[key] = ours(metric, problem, G, H, rho, order)
         return kept[key]
 
-    assert {row.verdict for row in searches_of(judged(keeping, metrics=["inv"]))} == {Verdict.WRONG}
+    assert {row.verdict for row in searches_of(judge(keeping, metrics=["inv"]))} == {Verdict.WRONG}
 
 
-def test_eighty_percent_of_the_maximum_pass_with_that_finding(few_problems, monkeypatch):
+def test_eighty_percent_of_the_maximum_pass_with_that_finding(use_few_problems, monkeypatch):
     """In two searches: in three, one projected gradient step that gains more would be too much."""
     every = searches.make_problems
     monkeypatch.setattr(searches, "make_problems", lambda *what: itertools.islice(every(*what), 1))
@@ -256,36 +256,36 @@ def test_eighty_percent_of_the_maximum_pass_with_that_finding(few_problems, monk
         value, (a, b) = ours(metric, problem, G, H, step * rho, order)
         return value, (a, b)
 
-    report = judged(lazy)
+    report = judge(lazy)
     assert report.passed
     row = next(row for row in report.rows if str(row) == "sharpness_exact[inv]")
     assert 0.5 < np.median([1.0 - e.relative_error for e in row.measurements]) < 0.85
 
 
 @pytest.mark.slow
-def test_a_search_that_goes_down_is_wrong(few_problems):
+def test_a_search_that_goes_down_is_wrong(use_few_problems):
     def down(metric, problem, G, H, rho, order):
         _, (a, b) = ours(metric, problem, G, H, rho, order)
         first = problem.value_and_grad(G, H)[0]
         return problem.value_and_grad(G - a, H - b)[0] - first, (-a, -b)
 
-    row = next(row for row in judged(down).rows if str(row) == "sharpness_1[inv]")
+    row = next(row for row in judge(down).rows if str(row) == "sharpness_1[inv]")
     assert "the search descends: the step decreases the loss by" in row.message
 
 
 @pytest.mark.slow
-def test_the_reproduce_lines_of_searches_repeat_them(few_problems):
-    report = judged(changed(lambda value, a, b, G, H: (2.0 * value, (a, b))))
+def test_the_reproduce_lines_of_searches_repeat_them(use_few_problems):
+    report = judge(change_routine(lambda value, a, b, G, H: (2.0 * value, (a, b))))
     for row in searches_of(report):
         again = rg.check(
-            SimpleNamespace(sharpness=changed(lambda value, a, b, G, H: (2.0 * value, (a, b)))),
+            SimpleNamespace(sharpness=change_routine(lambda value, a, b, G, H: (2.0 * value, (a, b)))),
             checks=[row.check], metrics=[row.metric] if row.metric != "adaptive" else ["inv"],
         )  # fmt: skip
         assert [str(item) for item in again.rows if item.metric == row.metric] == [str(row)]
         assert "relative error" not in " ".join(report.details(row))
 
 
-def test_a_plain_callable_is_judged_by_the_order_that_it_uses(few_problems):
+def test_a_plain_callable_is_judged_by_the_order_that_it_uses(use_few_problems):
     def routine(value_and_grad, params, metric, rho):
         class Problem:
             @staticmethod
@@ -300,12 +300,12 @@ def test_a_plain_callable_is_judged_by_the_order_that_it_uses(few_problems):
     assert result == {"sharpness_2[inv]", "sharpness_2[mix]", "sharpness_adaptive[adaptive]"}
 
 
-def test_a_routine_cannot_change_the_judges_data(few_problems):
+def test_a_routine_cannot_change_the_judges_data(use_few_problems):
     def vandal(metric, problem, G, H, rho, order):
         problem.X[:], problem.y[:], G[:], H[:] = 0.0, 0.0, 1.0, 1.0
         return 0.0, (0 * G, 0 * H)
 
-    for row in judged(vandal).rows:
+    for row in judge(vandal).rows:
         assert all(abs(e.relative_error - 1.0) < 1e-9 for e in row.measurements), "it finds nothing"
 
 

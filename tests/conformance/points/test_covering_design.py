@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers import sampled
+from helpers import sample
 
 import refgeo as rg
 from refgeo import paper
@@ -58,7 +58,7 @@ def step(state, G, H, e_G, e_H):
     return state, (G - 0.1 * g.G).astype(G.dtype), (H - 0.1 * g.H).astype(H.dtype)
 
 
-def right_backend():
+def make_backend():
     """Every value by the paper's formulas, exact geodesics by refgeo's geometry, and an update rule."""
     names = ("inner_product", "horizontal_projection", "riemannian_gradient", "riemannian_hessian", "christoffel")
     functions = {name: getattr(paper, name) for name in names}
@@ -68,13 +68,13 @@ def right_backend():
 def evidence_of(metric, seed=0):
     """What is seen of a right implementation, by check."""
     plan = Plan.of([metric], None, Points(seed=seed))
-    judge = Judge(plan, Backend(right_backend()), metric)
+    judge = Judge(plan, Backend(make_backend()), metric)
     for i in range(len(judge.points)):
         judge.judge_point(i)
     return {name: result for name, result in judge.evidence.items() if name not in judge.rules}
 
 
-def met(evidence, name=""):
+def collect_levels(evidence, name=""):
     """The levels, the circumstances, and the pairs of both, that decisive evidence has met."""
     message = [item for item in evidence if item.decisive and item.event is Event.RESULT]
     places = {(Features.parse(item.case), item.circumstance) for item in message}
@@ -92,14 +92,14 @@ def pairs_met(evidence):
     return {frozenset(pair) for item in message for pair in itertools.combinations(size_levels(item).items(), 2)}
 
 
-@pytest.fixture(scope="module", params=sampled(["inv", "mix"]))
+@pytest.fixture(scope="module", params=sample(["inv", "mix"]))
 def evidence(request):
     return evidence_of(request.param)
 
 
 @pytest.mark.slow
 def test_every_level_is_met_by_some_value_where_it_decides(evidence):
-    result = [met(selection, name) for name, selection in evidence.items()]
+    result = [collect_levels(selection, name) for name, selection in evidence.items()]
     sizes = {(kind, band) for kind, bands in SIZE_LEVELS.items() for band in bands}
     assert not sizes.union(*map(levels_visible_alone, VALUES)) - set.union(*(item[3] for item in result))
 
@@ -108,9 +108,9 @@ def test_every_level_is_met_by_some_value_where_it_decides(evidence):
 def test_every_two_bands_meet_where_they_decide(evidence):
     """For every value; exact geodesics of mix, which take long to enclose, have as many columns as they can."""
     for name, selection in evidence.items():
-        met = pairs_met(selection)
+        collect_levels = pairs_met(selection)
         wanted = EVERY_PAIR if name != "geodesic_exact" else set()
-        assert not wanted - met, (name, [tuple(pair) for pair in wanted - met][:5])
+        assert not wanted - collect_levels, (name, [tuple(pair) for pair in wanted - collect_levels][:5])
 
 
 def exists(circumstance, value):
@@ -123,19 +123,19 @@ def exists(circumstance, value):
 def test_every_value_meets_every_circumstance_that_there_is_for_it(evidence):
     for name, value in VALUES.items():
         wanted = {c.description for c in CIRCUMSTANCES if c.description and c.name != "nan" and exists(c, value)}
-        assert not wanted - met(evidence[name])[1], name
+        assert not wanted - collect_levels(evidence[name])[1], name
 
 
 @pytest.mark.slow
 def test_pairs_are_met_as_far_as_there_is_room(evidence):
     for name in VALUES:
-        result = met(evidence[name])
+        result = collect_levels(evidence[name])
         assert len(result[2]) > 8 * len(result[1]), "each circumstance meets many levels"
 
 
 @pytest.mark.slow
 def test_scopes_are_those_of_what_was_met():
-    report = rg.check(right_backend(), checks=["christoffel", "horizontal_projection"], metrics=["inv"])
+    report = rg.check(make_backend(), checks=["christoffel", "horizontal_projection"], metrics=["inv"])
     for row in (row for row in report.rows if row.kind == "value"):
         message = [Features.parse(item.case) for item in row.measurements if item.decisive]
         assert {size[:4] for size in row.scope.met} == {(f.h, f.n, f.m, int(np.prod(f.blocks))) for f in message}
@@ -153,7 +153,7 @@ def test_scopes_are_those_of_what_was_met():
 
 @pytest.mark.slow
 def test_trajectories_take_their_starts_and_elements_from_the_design():
-    rule = Rule(Backend(right_backend()), "step", Points(), {})
+    rule = Rule(Backend(make_backend()), "step", Points(), {})
     seen = InvarianceTest.of(rule)
     starts = {item[0].case.rpartition("/")[0] for item in seen.results}
     features = [Features.parse(name) for name in starts]
