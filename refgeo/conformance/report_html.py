@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _COLOURS = {"inv": "#0b6fa4", "mix": "#c2571a", "adaptive": "#3d7d3d"}
 _MARKERS = {"inv": "o", "mix": "^", "adaptive": "s"}
 _CSS = """body { font-family: Menlo, Consolas, monospace; font-size: 13px }
+h1 { font-size: 15px }
 div { white-space: pre-wrap; overflow-wrap: anywhere; min-height: 1.3em }
 section { overflow-x: auto; white-space: nowrap; margin: 1.3em 0 }
 th, td { text-align: left; padding: 1px 1.5em 1px 0 }
@@ -37,6 +38,8 @@ div.green { color: #13702f }
 .yellow { color: #8a5a00 }
 .dim { color: #666 }"""
 """The style sheet; its classes have the names of styles of rich."""
+_CAPTIONS = {"search": "a mark for each search", "trajectory": "a line for each choice of options"}
+"""What a mark in a plot of a kind of check stands for."""
 
 
 def require_html() -> None:
@@ -68,9 +71,11 @@ def to_html(head: Sequence[Line], rows: Sequence[Row], foot: Sequence[Line], dty
     plotted = [replace(row, measurements=e) for row in rows if (e := _measurements_to_plot(row, dtype))]
     checks = dict.fromkeys(row.check for row in plotted)
     plots = {check: _plot(dtype, [row for row in plotted if row.check == check]) for check in checks}
-    figures = "".join(f"<figure><figcaption>{check}</figcaption>{plot}</figure>\n" for check, plot in plots.items())
+    captions = {row.check: f"{row.check}: {_CAPTIONS.get(row.kind, 'a mark for each block')}" for row in plotted}
+    figures = "".join(f"<figure><figcaption>{captions[x]}</figcaption>{plots[x]}</figure>\n" for x in checks)
     meta = '<meta charset="UTF-8"><meta name="viewport" content="width=device-width"><title>refgeo check</title>'
-    body = f"{_lines(head)}{_table(rows)}{_lines(foot)}{figures}".encode("utf-8", "replace").decode("utf-8")
+    heading = f"<h1>{html.escape(head[0][0])}</h1>\n" if head else ""
+    body = f"{heading}{_lines(head[1:])}{_table(rows)}{_lines(foot)}{figures}".encode("utf-8", "replace").decode("utf-8")
     return f"<!DOCTYPE html>\n<html lang='en'><head>{meta}<style>{_CSS}</style></head>\n<body>\n{body}</body></html>\n"
 
 
