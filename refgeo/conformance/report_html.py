@@ -75,8 +75,9 @@ def to_html(head: Sequence[Line], rows: Sequence[Row], foot: Sequence[Line], dty
     figures = "".join(f"<figure><figcaption>{captions[x]}</figcaption>{plots[x]}</figure>\n" for x in checks)
     meta = '<meta charset="UTF-8"><meta name="viewport" content="width=device-width"><title>refgeo check</title>'
     heading = f"<h1>{html.escape(head[0][0])}</h1>\n" if head else ""
-    body = f"{heading}{_lines(head[1:])}{_table(rows)}{_lines(foot)}{figures}".encode("utf-8", "replace").decode("utf-8")
-    return f"<!DOCTYPE html>\n<html lang='en'><head>{meta}<style>{_CSS}</style></head>\n<body>\n{body}</body></html>\n"
+    body = f"{heading}{_lines(head[1:])}{_table(rows)}{_lines(foot)}{figures}"
+    page = f"<!DOCTYPE html>\n<html lang='en'><head>{meta}<style>{_CSS}</style></head>\n<body>\n{body}</body></html>\n"
+    return page.encode("utf-8", "replace").decode("utf-8")
 
 
 def _lines(lines: Sequence[Line]) -> str:
