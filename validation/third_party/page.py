@@ -127,7 +127,11 @@ def settings(entry, start):
     return ". ".join(filter(None, [", ".join(told), what, begins, entry.get("remark")]))
 
 
-FROM_ZERO = {"does not move": "does not move", "not finite": "is not finite", "raises": "raises an exception"}
+FROM_ZERO = {
+    "does not move": "does not always move",
+    "not finite": "is not always finite",
+    "raises": "may raise an exception",
+}
 
 
 def sign_of(entry):
@@ -164,8 +168,8 @@ def counts():
     """Return the sentence with the number of programs of each sign."""
     mistakes, sentences, mended = map(count_programs, ("mistake", "imprecise", "mended upstream"))
     return (
-        f"{mistakes} mistakes, {sentences} imprecise sentences, and {mended} mistakes that are mended upstream and not "
-        "in the release"
+        f"{mistakes} mistakes, {sentences} imprecise sentences or missing warnings, and {mended} mistakes that are "
+        "mended upstream and not in the release"
     )
 
 
