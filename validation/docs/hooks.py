@@ -81,8 +81,8 @@ def _with_links(text: str, folder: Path) -> str:
 def _on_the_site(place: str) -> str:
     """Return where a file of the project is on the site; "" if it is not there."""
     own = re.fullmatch(r"validation/(?:docs/((?:api/)?\w+\.md)|(figures/\w+\.png))", place)
-    move_link = {path: name for name, path in (PAGES | {"tour.md": TOUR}).items()}
-    return own[1] or own[2] if own else move_link.get(place, "")
+    names = {path: name for name, path in (PAGES | {"tour.md": TOUR}).items()}
+    return own[1] or own[2] if own else names.get(place, "")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

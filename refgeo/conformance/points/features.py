@@ -241,6 +241,7 @@ class Features:
             or (self.balance and (has_own_sizes or self.shared or self.alike))
             or (self.shared and (self.turn < 1.0 or self.identity))  # all blocks would have both factors in common
             or (self.shared == "rows" and (self.gap != 0.05 or self.normed or self.zero_rows))
+            or (self.shared == "rows" and min(self.n, self.m) < 2 * self.h)  # a square H of two parts has a large κ
             or (self.alike and (self.condition_G != self.condition_H or self.identity in (1, 2)))
             or (self.alike and self.shared not in ("", "all"))
             or (self.max_condition > 3.0 and (self.turn < 1.0 or self.balance or self.normed or self.shared == "rows"))
@@ -316,7 +317,7 @@ def repair(features: Features) -> Features:
     n, m, h, blocks = features.n, features.m, features.h, features.blocks
     n, m = h if features.identity == 1 else n, h if features.identity == 2 else m
     m = n if features.alike else m
-    n, m = (max(rows, h + features.zero_rows) for rows in (n, m))
+    n, m = (max(rows, 2 * h if features.shared == "rows" else h + features.zero_rows) for rows in (n, m))
     is_uneven = (features.uneven, features.uneven_condition) != (1.0, 1.0)
     needs_batch = is_uneven or features.empty_blocks or features.shared in ("G", "H", "all")
     blocks = (3,) if needs_batch and math.prod(blocks) < 2 else blocks

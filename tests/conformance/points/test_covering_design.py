@@ -108,9 +108,9 @@ def test_every_level_is_met_by_some_value_where_it_decides(evidence):
 def test_every_two_bands_meet_where_they_decide(evidence):
     """For every value; exact geodesics of mix, which take long to enclose, have as many columns as they can."""
     for name, selection in evidence.items():
-        collect_levels = pairs_met(selection)
+        met = pairs_met(selection)
         wanted = EVERY_PAIR if name != "geodesic_exact" else set()
-        assert not wanted - collect_levels, (name, [tuple(pair) for pair in wanted - collect_levels][:5])
+        assert not wanted - met, (name, [tuple(pair) for pair in wanted - met][:5])
 
 
 def exists(circumstance, value):

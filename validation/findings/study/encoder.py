@@ -61,8 +61,8 @@ def classifier(answers: int, first: int) -> Any:
 
         def forward(self, p: Any, mask_p: Any, q: Any, mask_q: Any, similar: bool = False) -> Any:
             inputs, mask = torch.cat([p, q]), torch.cat([mask_p, mask_q])
-            encode = self.encoder(inputs_embeds=inputs, attention_mask=mask).last_hidden_state
-            pooled = (encode * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+            states = self.encoder(inputs_embeds=inputs, attention_mask=mask).last_hidden_state
+            pooled = (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
             if similar:
                 p, q = nn.functional.normalize(pooled, dim=1).chunk(2)
                 return SCALE * p @ q.mT
