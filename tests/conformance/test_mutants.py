@@ -53,7 +53,7 @@ def test_what_depends_on_circumstances_is_wrong_where_nothing_is_known_of_the_re
     (cell,) = (cell for cell in matrix() if cell[:2] == ("retraction", name))
     complaints, message = mutants.judge_cell(cell)
     assert complaints == []
-    assert message.removeprefix("at some points, ").startswith("right in a plain call, and wrong ")
+    assert "right in a plain call, and wrong " in message  # and plain calls fail at points that share G = I
 
 
 RIGHT = implementations.right_backends(only_numpy=True)
