@@ -69,10 +69,9 @@ def to_html(head: Sequence[Line], rows: Sequence[Row], foot: Sequence[Line], dty
     """
     require_html()
     plotted = [replace(row, measurements=e) for row in rows if (e := _measurements_to_plot(row, dtype))]
-    checks = dict.fromkeys(row.check for row in plotted)
-    plots = {check: _plot(dtype, [row for row in plotted if row.check == check]) for check in checks}
     captions = {row.check: f"{row.check}: {_CAPTIONS.get(row.kind, 'a mark for each block')}" for row in plotted}
-    figures = "".join(f"<figure><figcaption>{captions[x]}</figcaption>{plots[x]}</figure>\n" for x in checks)
+    plots = {check: _plot(dtype, [row for row in plotted if row.check == check]) for check in captions}
+    figures = "".join(f"<figure><figcaption>{captions[x]}</figcaption>{plots[x]}</figure>\n" for x in plots)
     meta = '<meta charset="UTF-8"><meta name="viewport" content="width=device-width"><title>refgeo check</title>'
     heading = f"<h1>{html.escape(head[0][0])}</h1>\n" if head else ""
     body = f"{heading}{_lines(head[1:])}{_table(rows)}{_lines(foot)}{figures}"

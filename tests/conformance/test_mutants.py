@@ -1,5 +1,6 @@
 """The kit on trial: every broken backend caught with a right diagnosis or none, no right one accused."""
 
+import re
 from functools import cache
 
 import numpy as np
@@ -53,7 +54,8 @@ def test_what_depends_on_circumstances_is_wrong_where_nothing_is_known_of_the_re
     (cell,) = (cell for cell in matrix() if cell[:2] == ("retraction", name))
     complaints, message = mutants.judge_cell(cell)
     assert complaints == []
-    assert "right in a plain call, and wrong " in message  # and plain calls fail at points that share G = I
+    plain = r"(at some points, |does not obey: .*; at other points, )?"  # plain calls fail where two points share G = I
+    assert re.match(plain + "right in a plain call, and wrong ", message)
 
 
 RIGHT = implementations.right_backends(only_numpy=True)

@@ -355,7 +355,7 @@ def _decide(check: Check, summary: EvidenceSummary, diagnosis: Diagnosis) -> tup
         return Verdict.CONTRACT, "; ".join(e.detail for e in broken)
     if not summary.decisive and check.kind != "value":
         return Verdict.NOT_JUDGED, "; ".join(unknown)
-    if not summary.decisive or (check.kind == "value" and _are_all_scalar(summary.decisive, summary.results)):
+    if not summary.decisive or (check.kind == "value" and _is_decided_by_scalars(summary)):
         points = "every point with h > 1, where most mistakes are seen" if summary.decisive else "every point"
         reason = f"at {points}, rounding alone can cause an error of any size, so nothing can be judged"
         late = _describe_by_detail("not judged", summary.select(Event.EXHAUSTED))
@@ -372,9 +372,10 @@ def _decide(check: Check, summary: EvidenceSummary, diagnosis: Diagnosis) -> tup
     return (Verdict.PARTIAL if missing else Verdict.PASS), "; ".join([*notes, *missing])
 
 
-def _are_all_scalar(decisive: list[Evidence], results: list[Evidence]) -> bool:
-    """Return whether decisive points have h = 1, where Gram matrices are numbers, and others do not."""
-    return all(e.sizes[2:3] == (1,) for e in decisive) and any(e.sizes[2:3] != (1,) for e in results)
+def _is_decided_by_scalars(summary: EvidenceSummary) -> bool:
+    """Return whether all decisive points have h = 1, where Gram matrices are numbers, and other points do not."""
+    decisive, results = ({e.sizes[2:3] for e in evidence} for evidence in (summary.decisive, summary.results))
+    return decisive == {(1,)} != results
 
 
 def _describe_wrong_results(check: Check, summary: EvidenceSummary, diagnosis: Diagnosis) -> str:

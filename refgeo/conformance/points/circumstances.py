@@ -210,7 +210,7 @@ class Circumstance:
         if self.kind in ("layout", ""):
             yield scene
             return
-        k = 1 + _NUMBERS[self]
+        k = _NUMBERS[self]
         yield from (scene.sign_flipped(signs, size) for signs, size in ((k, k), (k + N_SIZES, k), (k, k + 1)))
 
     def is_testable(self, features: Features) -> bool:
@@ -248,8 +248,8 @@ CIRCUMSTANCES = [
     *(Circumstance("concurrent", name) for name in CONCURRENT_CALLS),
     Circumstance("thread"),
 ]
-_NUMBERS = {circumstance: i for i, circumstance in enumerate(CIRCUMSTANCES)}
-"""The position of each circumstance in the list, from which the signs of its points follow."""
+_NUMBERS = {circumstance: k for k, circumstance in enumerate(CIRCUMSTANCES, 1)}
+"""A number of each circumstance, which decides which rows of its points are negated (`Scene.sign_flipped`)."""
 
 
 def perturb(call: Call, rng: np.random.Generator | None = None, direction: float = 1.0) -> Call:

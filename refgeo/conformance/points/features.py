@@ -170,7 +170,7 @@ class Features:
         return features if features.is_feasible else None
 
     def with_fields(self, overrides: Overrides) -> Features:
-        """Return features with other values of some fields, ten times as fast as `dataclasses.replace` does."""
+        """Return features with other values of some fields, seven times as fast as `dataclasses.replace`."""
         features = object.__new__(Features)
         vars(features).update(vars(self), **overrides)
         return features
@@ -232,6 +232,7 @@ class Features:
         has_mask = self.part != 1.0 or self.sparse or self.empty_rows
         has_angle = self.vertical is not None or self.cosine is not None or self.radial
         has_no_vectors = self.length == 0.0 or self.ratio in (0.0, math.inf)
+        has_few_rows = min(self.n, self.m) < 2 * self.h  # an H of rows of two factors then has a large κ
         has_zeros = self.has_zero_vectors or self.sparse or self.empty_rows or self.empty_blocks
         return bool(
             (has_own_sizes and (self.size_G, self.size_H) != (1.0, 1.0))
@@ -240,8 +241,7 @@ class Features:
             or (self.uneven_condition != 1.0 and (self.shared == "all" or self.identity))
             or (self.balance and (has_own_sizes or self.shared or self.alike))
             or (self.shared and (self.turn < 1.0 or self.identity))  # all blocks would have both factors in common
-            or (self.shared == "rows" and (self.gap != 0.05 or self.normed or self.zero_rows))
-            or (self.shared == "rows" and min(self.n, self.m) < 2 * self.h)  # a square H of two parts has a large κ
+            or (self.shared == "rows" and (self.gap != 0.05 or self.normed or self.zero_rows or has_few_rows))
             or (self.alike and (self.condition_G != self.condition_H or self.identity in (1, 2)))
             or (self.alike and self.shared not in ("", "all"))
             or (self.max_condition > 3.0 and (self.turn < 1.0 or self.balance or self.normed or self.shared == "rows"))

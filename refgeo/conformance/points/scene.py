@@ -226,7 +226,7 @@ class Scene:
             return self.t
         t = abs(self.t)
         if not self.is_closed:
-            t = min(self._max_time or t, t)
+            t = min(self._max_time or t, t)  # 0: it is not enclosed at all, which `can_be_enclosed` says
         elif self.metric == "inv":
             is_long = t * self._speed > _MAX_PATH
             t = EXACT_PATH / self._speed if is_long else max(least_exact_path(self.features) / self._speed, t)

@@ -15,11 +15,12 @@ from refgeo.conformance.protocol.precision import INTEGRATOR_FACTOR, PRECISIONS
 _MIN_PART = 1e3
 """The part of a value, in rounding errors, from which on a fault of a tenth of it is WRONG: it has a ratio of 100."""
 _INTEGRATOR_ERROR, _INTEGRATOR_ORDER = 1e-11, 9
-"""Ten times the relative error of DOP853, with an absolute tolerance of 1e-12 at factors of 1e-5 or less, along an
-exact geodesic of length 1, and the power of the length to which it is proportional; measured."""
+"""What an integrator with an absolute tolerance gets wrong along an exact geodesic of length 1: ten times the relative
+error of DOP853 at a tolerance of 1e-12 and factors of 1e-5 or less, as a tenth of a part must be visible; and the power
+of the length to which it is proportional. Measured."""
 EXACT_PATH, _MAX_EXACT_BEND = 2.0, 6.0
-"""Length of an exact geodesic, relative to the factors, along which this error is far above rounding, and the largest
-κ times a length up to which enclosures stay narrow; measured."""
+"""Length of an exact geodesic, relative to the factors, along which the error of such an integrator is far above
+rounding, and the largest product of κ and a length up to which enclosures stay narrow; measured."""
 _CLEARLY_DECISIVE = 0.1
 """Rounding error of a bad algorithm up to which a point is decisive although its κ is random; chosen, below 1."""
 _MAX_CHANCE = 1e-3
@@ -55,7 +56,7 @@ def rounding_error(f: Features, value: Value) -> float:
 
 
 def least_exact_path(f: Features) -> float:
-    """Return the length, relative to the factors, to which shorter exact geodesics in closed form are continued.
+    """Return the least length of an exact geodesic of inv, relative to the factors; shorter ones are followed further.
 
     Times and lengths that are special levels stay as they are.
 

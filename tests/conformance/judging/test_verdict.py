@@ -94,10 +94,8 @@ def horizontal_projection(*a):
 @pytest.mark.slow
 @pytest.mark.parametrize(("body", "rule"), [(WRITES, "inputs_unchanged"), (OVERWRITES, "keeps_its_results")])
 def test_conduct_that_makes_a_callers_numbers_wrong_fails(body, rule, tmp_path, capsys):
-    file, options = (
-        write_backend(tmp_path, body),
-        ["--checks", "horizontal_projection", "--case", "5x4x2/k3", "--quiet"],
-    )
+    file = write_backend(tmp_path, body)
+    options = ["--checks", "horizontal_projection", "--case", "5x4x2/k3", "--quiet"]
     assert main(["check", file, *options, "--json", str(tmp_path / "r.json")]) == 1
     out = capsys.readouterr().out
     assert f"mine.py: {rule}: FAILS: " in out
