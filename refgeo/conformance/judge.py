@@ -7,7 +7,7 @@ at most points, and a plain call is made only to find out to what the failure of
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from functools import partial
 
@@ -32,8 +32,10 @@ from refgeo.conformance.points.circumstances import (
     CIRCUMSTANCES,
     SIGN_FLIPPED,
     Circumstance,
+    apply_all,
     assign_circumstances,
     change_metric,
+    combine,
 )
 from refgeo.conformance.points.features import MAX_ENCLOSED_SIZE, enclosed_size
 from refgeo.conformance.points.scene import Scene
@@ -46,6 +48,9 @@ _MAX_CONFIRMED_POINTS, _DRAWS_PER_POINT, _FRESH_DRAW = 4, 2, 70
 """Number of points at which a lenient verdict is confirmed, of fresh points for each, and where their draws begin."""
 _MAX_DIAGNOSIS_WORK = 4000.0
 """Work of all diagnoses of a metric, in calls at small points (`Work`); chosen, about ten seconds."""
+_MAX_TINY_SIZE, _MAX_WATCHED = 600, 10
+"""(n + m)h² of a block up to which its enclosure takes about half a millisecond, and the number of such points at which
+a right result is enclosed, for each value; chosen."""
 _REPETITIONS = 2
 """Number of times that a failure must recur in a circumstance, and not without it, to be attributed to it."""
 _INCONCLUSIVE = (Event.EXHAUSTED, Event.LAYOUT)
@@ -79,6 +84,7 @@ class Judge:
         self._recorded: set[tuple[str, str]] = set()
         self._conduct_seen: set[str] = set()
         self._proofs: defaultdict[str, set[str]] = defaultdict(set)
+        self._n_watched = Counter[str]()
         self._work = Work(_MAX_DIAGNOSIS_WORK)
 
     def prime(self) -> None:
@@ -104,8 +110,8 @@ class Judge:
             changed = [c for c in circumstances if c != BASELINE and self._is_applicable(part, value, c)]
             if (BASELINE in circumstances or not changed) and self._is_applicable(scene, value, BASELINE):
                 self.evidence[value.name] += self._evaluate(scene, value)
-            for circumstance in changed:
-                self.evidence[value.name] += self._evaluate_changed(part, value, circumstance)
+            for combination in combine(changed):
+                self.evidence[value.name] += self._evaluate_changed(part, value, *combination)
 
     def _is_applicable(self, scene: Scene, value: Value, circumstance: Circumstance) -> bool:
         """Return whether a value can be judged at a point, and the backend claims to support such a call."""
@@ -118,22 +124,31 @@ class Judge:
         return circumstance.transformation(next(circumstance.variants(scene)), value) is not None
 
     def _evaluate(
-        self, plain: Scene, value: Value, circumstance: Circumstance = BASELINE, enclosing: Enclosing = "in doubt"
+        self, plain: Scene, value: Value, *circumstances: Circumstance, enclosing: Enclosing | None = None
     ) -> list[Evidence]:
-        """Call the backend in a circumstance, and return the comparison with the right result as evidence."""
-        scene = next(circumstance.variants(plain))
-        transform = circumstance.transformation(scene, value)
-        assert transform is not None
-        enclosing = "never" if self._is_proved_wrong(value) else enclosing
-        call, words = partial(self._call, scene), circumstance.description
-        evidence = evaluate(scene, value, call, transform, enclosing, circumstance=words)
-        proofs = (e for e in evidence if e.enclosed and e.is_likely_wrong and e.ratio > SURELY_WRONG_RATIO)
-        self._proofs[value.name].update(e.case for e in proofs if circumstance == BASELINE)
-        return evidence
+        """Call the backend, in circumstances, and return the comparison with the right result as evidence.
 
-    def _is_proved_wrong(self, value: Value) -> bool:
-        """Return whether enclosures have shown at several points that a value is wrong."""
-        return len(self._proofs[value.name]) >= WRONG_COUNT
+        The evidence of several circumstances holds for each of them.
+        """
+        chosen = circumstances or (BASELINE,)
+        scene = next(chosen[0].variants(plain))
+        transforms = [circumstance.transformation(scene, value) for circumstance in chosen]
+        enclosing = enclosing or self._choose_enclosing(scene, value)
+        evidence = evaluate(scene, value, partial(self._call, scene), partial(apply_all, transforms), enclosing)
+        proofs = (e for e in evidence if e.enclosed and e.is_likely_wrong and e.ratio > SURELY_WRONG_RATIO)
+        self._proofs[value.name].update(e.case for e in proofs if chosen == (BASELINE,))
+        return [replace(e, circumstance=c.description) for c in circumstances for e in evidence] or evidence
+
+    def _choose_enclosing(self, scene: Scene, value: Value) -> Enclosing:
+        """Choose which blocks of a result are enclosed: none if enclosures at several points have proved it wrong.
+
+        At the first tiny points, the worst block is enclosed in any case, as the factorised route might err there, too.
+        """
+        if len(self._proofs[value.name]) >= WRONG_COUNT:
+            return "never"
+        is_watched = scene.enclosed_size <= _MAX_TINY_SIZE and self._n_watched[value.name] < _MAX_WATCHED
+        self._n_watched[value.name] += is_watched
+        return "worst" if is_watched else "in doubt"
 
     def _call(self, scene: Scene, call: Call) -> Answer:
         """Make a call, and record its breaches of conduct."""
@@ -141,19 +156,36 @@ class Judge:
         self._record_conduct(scene, call, answer)
         return answer
 
-    def _evaluate_changed(self, scene: Scene, value: Value, circumstance: Circumstance) -> list[Evidence]:
-        """Evaluate a value in a circumstance, and find out to what a failure must be attributed.
+    def _evaluate_changed(self, scene: Scene, value: Value, *circumstances: Circumstance) -> list[Evidence]:
+        """Evaluate a value in circumstances, all at once, and find out to which of them a failure must be attributed.
+
+        What fails in none of them alone is due to chance, to an earlier call, or to the circumstances together.
+        """
+        evidence = self._evaluate(scene, value, *circumstances)
+        if _is_passed(evidence):
+            is_decisive = any(e.decisive and e.event is Event.RESULT for e in evidence)
+            for rule in {c.rule for c in circumstances if c.rule and is_decisive}:
+                self._record(rule, scene, value.operation.name)
+            return evidence
+        if len(circumstances) == 1:
+            return self._attribute(circumstances[0], scene, value, evidence)
+        alone = {c: self._evaluate(scene, value, c) for c in circumstances}
+        if all(map(_is_passed, alone.values())):
+            unexplained = [replace(e, circumstance="") for e in evidence if e.is_failure]
+            return [e for items in alone.values() for e in items] + unexplained
+        return [e for c, items in alone.items() for e in self._attribute(c, scene, value, items)]
+
+    def _attribute(
+        self, circumstance: Circumstance, scene: Scene, value: Value, evidence: list[Evidence]
+    ) -> list[Evidence]:
+        """Return the evidence in a circumstance if it passes, and otherwise what the failure must be attributed to.
 
         It is attributed to the circumstance only if the plain call passes, if the failure recurs each time in the
         circumstance and never without it, and if it is not due to the numbers that the changed call has.
         """
-        evidence = self._evaluate(scene, value, circumstance)
-        failures = [e for e in evidence if e.is_failure]
-        if not failures and not any(e.event in _INCONCLUSIVE for e in evidence):
-            if circumstance.rule and any(e.decisive and e.event is Event.RESULT for e in evidence):
-                self._record(circumstance.rule, scene, value.operation.name)
+        if _is_passed(evidence):
             return evidence
-        plain = self._evaluate(scene, value)
+        failures, plain = [e for e in evidence if e.is_failure], self._evaluate(scene, value)
         if not failures or any(e.is_failure for e in plain):
             return plain
         repeated = [self._evaluate(scene, value, c) for c in (circumstance, BASELINE) * _REPETITIONS]
@@ -162,7 +194,7 @@ class Judge:
         controls = [e for e in self._evaluate_controls(circumstance, scene, value) if e.is_failure]
         if controls:
             return plain + [replace(e, circumstance=SIGN_FLIPPED) for e in controls]
-        return plain + self._attribute(circumstance, scene, value.operation.name, failures)
+        return plain + self._select_wrong(circumstance, scene, value.operation.name, failures)
 
     def _evaluate_controls(self, circumstance: Circumstance, scene: Scene, value: Value) -> list[Evidence]:
         """Return the evidence of control calls: ordinary calls with the numbers of a call in a circumstance.
@@ -179,10 +211,10 @@ class Judge:
         with self.backend.isolated() as fresh:
             return evaluate(changed, value, fresh.call)
 
-    def _attribute(
+    def _select_wrong(
         self, circumstance: Circumstance, scene: Scene, function: str, failures: list[Evidence]
     ) -> list[Evidence]:
-        """Attribute failures to a circumstance: as wrong results, or as breaches of the rule that it tests."""
+        """Return the failures in a circumstance that are wrong results; record the others as breaches of its rule."""
         words, exceptions = circumstance.description, [e for e in failures if e.event is not Event.RESULT]
         if circumstance.rule == "thread_safe":
             broken = EvidenceSummary(self.evidence["keeps_its_results"]).select(Event.BROKEN)
@@ -278,6 +310,11 @@ class Judge:
         self.evidence[check] = evidence
         failed = FailedCheck(CHECKS[check], self.metric, self.backend, self.evidence, self.points, self._work)
         return diagnose(failed)
+
+
+def _is_passed(evidence: list[Evidence]) -> bool:
+    """Return whether no call has failed, or ended in a way that shows nothing of its circumstance."""
+    return not any(e.is_failure or e.event in _INCONCLUSIVE for e in evidence)
 
 
 def _values_to_evaluate(plan: Plan, backend: Backend) -> list[Value]:

@@ -26,8 +26,8 @@ for a gradient. Right cofactors may lose κ^min(2p, 4); where a thousandth of th
 
 *Floats acquit, balls accuse.* A result is right if it is within the threshold of refgeo's factorised route, less that
 route's own error: this route is a pseudo-oracle, which may accept a result and not reject it. An enclosure, the oracle,
-is computed for the first block of every tiny point, where the error of a right value is largest, and wherever the
-factorised route does not accept the result, until enclosures have proved at a few points that the value is wrong.
+is computed at a few tiny points, where the error of a right value is largest, and wherever the factorised route does
+not accept the result, until enclosures have proved at a few points that the value is wrong.
 Lengths are computed in double precision by the factorised geometry. That changes the unit of an error (by rounding),
 and never the expected value, which comes from `refgeo.exact`.
 """
@@ -62,8 +62,6 @@ REFERENCE_ERROR = 12.0
 """Bound of the factorised route's own error, in units of the attainable error; 3.2 is the largest so far."""
 Enclosing = Literal["in doubt", "worst", "never"]
 """Which blocks are enclosed if the factorised route has a result: those in doubt, also the worst one, or none."""
-_MAX_TINY_SIZE = 600
-"""(n + m)h² of a block up to which its enclosure takes no time to speak of; measured."""
 _MAX_LISTED_BLOCKS = 64
 """Number of blocks in a batch above which one block represents all those that pass by the factorised route."""
 
@@ -442,7 +440,7 @@ def _errors_against_oracle(
     order = np.argsort(np.where(in_doubt | (enclosing == "worst"), -errors, np.inf), axis=None, kind="stable")
     worst_first = order[: max(np.sum(in_doubt), enclosing == "worst")]
     distances = tuple(np.zeros_like(part) for part in result)
-    for i in dict.fromkeys([*range(scene.enclosed_size <= _MAX_TINY_SIZE), *map(int, worst_first)]):
+    for i in map(int, worst_first):
         block = tuple(map(int, np.unravel_index(i, shape)))
         enclosures, error = scene.enclosures(value, block), errors[block]
         errors[block], enclosed[block] = np.nan, enclosures is not None

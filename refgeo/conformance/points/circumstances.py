@@ -8,8 +8,10 @@ attributed to a circumstance only if the plain call is right at the same point.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -140,7 +142,7 @@ PRECEDING_CALLS: dict[str, tuple[str, CallFactory]] = {
     "same-G": ("a call with the same G and another H", _change_arrays(_scale(2.0), 1)),
     "same-H": ("a call with the same H and another G", _change_arrays(_scale(2.0), 0)),
     "near-G": ("a call with nearly the same G and the same H", _change_arrays(_scale(1.0 + 2.0**-20), 0)),
-    "point": ("a call with the same vectors at another point", _change_arrays(_scale(2.0), 0, 1)),
+    "point": ("a call with the same vectors at another point", _change_arrays(_scale(3.0), 0, 1)),
     "first-G": ("a call with another G part of the first vector", _change_arrays(_scale(0.5), 2)),
     "first-H": ("a call with another H part of the first vector", _change_arrays(_scale(0.5), 3)),
     "second-G": ("a call with another G part of the second vector", _change_arrays(_scale(0.5), 4)),
@@ -236,8 +238,10 @@ dozen heads of 64 exceed it. The κ is that of the levels (700, 3) and (3, 700),
 _MAX_THREAD_COST, _MAX_THREAD_BLOCKS = 10_000, 20
 """The largest cost, and number of blocks, of points that are tested in threads, which take turns at every line;
 chosen."""
-_MAX_NARROW_COST = 100
-"""The largest cost of the points with narrow heads that are preferred; chosen: two or three heads with h = 4."""
+_MAX_NARROW_COST = 2_000
+"""The largest cost of the points with narrow heads that are preferred; chosen: dozens of heads with h = 4."""
+_BALANCE = 0.03
+"""Cost of a point's circumstance, in calls, for the choice between points; chosen, so that they are spread."""
 _MAX_NESTED = 3
 """The number of points with several leading dimensions, the cheapest ones, at which layouts are tested; chosen."""
 _MIN_PLAIN_POINTS = 4
@@ -250,6 +254,37 @@ CIRCUMSTANCES = [
 ]
 _NUMBERS = {circumstance: k for k, circumstance in enumerate(CIRCUMSTANCES, 1)}
 """A number of each circumstance, which decides which rows of its points are negated (`Scene.sign_flipped`)."""
+
+
+def _count_added_calls(assigned: Sequence[Circumstance], circumstance: Circumstance) -> float:
+    """Return how many calls one more circumstance adds to a point; of equal numbers, that with fewer circumstances is
+    less. The first one adds none, as it replaces the plain call.
+    """
+    before, after = (max(len(combine(x)), 1) for x in (assigned, [*assigned, circumstance]))
+    return after - before + _BALANCE * len(assigned)
+
+
+def apply_all(transformations: Iterable[Transformation | None], call: Call) -> Call:
+    """Apply transformations to a call, one after another."""
+    return functools.reduce(
+        lambda changed, transform: transform(changed) if transform else changed, transformations, call
+    )
+
+
+def combine(circumstances: Iterable[Circumstance]) -> list[tuple[Circumstance, ...]]:
+    """Group circumstances that one call can test: a call before it, and the layout of its own arrays.
+
+    Examples
+    --------
+    >>> combine([Circumstance("layout", "fused"), Circumstance("preceding", "t"), Circumstance("thread")])[0]
+    (Circumstance(kind='preceding', name='t'), Circumstance(kind='layout', name='fused'))
+    """
+    groups: dict[str, list[Circumstance]] = {"preceding": [], "layout": [], "": []}
+    for circumstance in circumstances:
+        is_alone = circumstance.kind not in groups or circumstance.name == "reused"  # which makes a call before it, too
+        groups["" if is_alone else circumstance.kind].append(circumstance)
+    pairs = itertools.zip_longest(groups["preceding"], groups["layout"])
+    return [*(tuple(filter(None, pair)) for pair in pairs), *((circumstance,) for circumstance in groups[""])]
 
 
 def perturb(call: Call, rng: np.random.Generator | None = None, direction: float = 1.0) -> Call:
@@ -292,5 +327,5 @@ def assign_circumstances(points: Sequence[Features]) -> list[list[Circumstance]]
                 shaped = sorted(nested, key=lambda i: points[i].cost)[:_MAX_NESTED] or shaped
             small = [i for i in shaped if not points[i].is_large and (is_wide or points[i].cost <= _MAX_NARROW_COST)]
             items.append((circumstance, small or shaped or sensitive or testable))
-    assigned = distribute([sorted(all_levels(features)) for features in points], items)
+    assigned = distribute([sorted(all_levels(features)) for features in points], items, _count_added_calls)
     return [circumstances or [BASELINE] for circumstances in assigned]

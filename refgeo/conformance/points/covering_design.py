@@ -445,7 +445,11 @@ def covering_design(profile: str, seed: int = 0) -> tuple[Features, ...]:
     return tuple(sorted(points, key=lambda f: (f.h == 1, 2 * len(_find_special_levels(f)) + math.log10(f.cost + 1))))
 
 
-def distribute(points: Sequence[Sequence[Level]], items: Iterable[tuple[Any, Sequence[int]]]) -> list[list[Any]]:
+def distribute(
+    points: Sequence[Sequence[Level]],
+    items: Iterable[tuple[Any, Sequence[int]]],
+    added_cost: Callable[[Sequence[Any], Any], float] = lambda assigned, item: len(assigned),
+) -> list[list[Any]]:
     """Assign each item to a point, so that equal items meet many different levels, and no point has many items.
 
     Greedy: an item goes to the point whose levels it has met least often so far.
@@ -457,6 +461,8 @@ def distribute(points: Sequence[Sequence[Level]], items: Iterable[tuple[Any, Seq
     items : iterable of (item, sequence of int)
         The items in order, each with the indices of the points that admit it. Repeat an item to assign it again, to
         another point.
+    added_cost : callable
+        The cost of one more item at a point with others; by default, the number of these.
 
     Returns
     -------
@@ -474,7 +480,7 @@ def distribute(points: Sequence[Sequence[Level]], items: Iterable[tuple[Any, Seq
 
         def novelty(i: int, item: Any = item) -> float:
             novel = sum(1.0 / (1 + meetings[item, level]) for level in points[i])
-            return novel / max(len(points[i]), 1) - 0.3 * len(assigned[i])
+            return novel / max(len(points[i]), 1) - 0.3 * added_cost([*assigned[i]], item)
 
         candidates = [i for i in admissible if item not in assigned[i]]
         if candidates:
