@@ -176,25 +176,27 @@ def judge_metric(plan: Plan, backend: Backend, metric: str, show: Progress) -> M
     return result
 
 
-def judge_metric_in_child(line: Connection, plan: Plan, loaded: tuple[Any, ...], metric: str) -> None:
-    """Judge one metric in another process: send the progress, and at the end the result, or the error that ended it."""
+def judge_metric_in_child(line: Connection, metric: str) -> None:
+    """Judge one metric in another process: receive the backend and the plan, send the progress, and at the end the
+    result, or the error that ended it.
+    """
     try:
-        with one_thread():
-            backend = Backend(*loaded)
-            result: Any = judge_metric(plan, backend, metric, lambda *far: line.send(far))
-            backend.close()
+        backend = Backend(*line.recv())
+        backend.start()
+        result: Any = judge_metric(line.recv(), backend, metric, lambda *far: line.send(far))
+        backend.close()
     except Exception as error:
         result = error
     line.send(result)
 
 
 class ParallelRun:
-    """The run of one metric in another process."""
+    """The run of one metric in another process, which imports its modules while this one generates the points."""
 
-    def __init__(self, plan: Plan, backend: Backend, metric: str) -> None:
+    def __init__(self, backend: Backend, metric: str) -> None:
         self.metric, self.far = metric, (0, 0, "")
-        loaded = backend.spec, backend.name, backend.timeout, backend.described
-        self.child = ChildProcess(judge_metric_in_child, plan, loaded, metric)
+        self.child = ChildProcess(judge_metric_in_child, metric)
+        self.child.send((backend.spec, backend.name, backend.timeout, backend.described))
         self.last: Any = None
 
     def poll(self, waiting: float = 0.0) -> bool:
@@ -227,9 +229,11 @@ def judge_all(plan: Plan, backend: Backend, show: Progress = no_progress) -> Rep
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     count = processors - 1 if backend.has_own_process else 0
     with ExitStack() as stack:
-        parallel = [ParallelRun(plan, backend, metric) for metric in rest[:count]]
+        parallel = [ParallelRun(backend, metric) for metric in rest[:count]]
         for run in parallel:
             stack.callback(run.child.close)
+        for run in parallel:
+            run.child.send(plan)
         results: list[MetricResult] = []
         try:
             for metric in (first, *rest[count:]):

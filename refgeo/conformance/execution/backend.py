@@ -204,6 +204,10 @@ class Backend:
         except (ProcessLost, BackendError):
             return {}
 
+    def start(self) -> None:
+        """Start the process, if there is one, without waiting until the backend is loaded."""
+        self._server.start()
+
     def restart(self) -> Backend:
         """Return the same backend in a new process, which remembers nothing; itself if it has no process of its own."""
         return Backend(self.spec, self.name, self.timeout, self.described) if self.has_own_process else self

@@ -42,7 +42,7 @@ from refgeo.conformance.execution.drivers import (
 )
 from refgeo.conformance.execution.interleaving import interleave_calls, run_in_thread
 from refgeo.conformance.execution.memory_layout import LayoutView, apply_layout, copies
-from refgeo.conformance.execution.messages import send
+from refgeo.conformance.execution.messages import CallReceiver, send
 from refgeo.conformance.protocol.call import (
     RULE_ARGUMENTS,
     Answer,
@@ -230,6 +230,7 @@ class OutputCapture:
 
     def __init__(self, owns_process: bool) -> None:
         self._descriptors = (1, 2) if owns_process else ()
+        self._stream = open(os.devnull, "w", encoding="utf-8", errors="replace")  # noqa: SIM115
         self._redirect()
 
     def _redirect(self) -> None:
@@ -242,10 +243,11 @@ class OutputCapture:
     @contextlib.contextmanager
     def silence(self) -> Iterator[None]:
         """Return a context in which output and warnings are discarded."""
+        if self._stream.closed:  # by somebody
+            self._stream = open(os.devnull, "w", encoding="utf-8", errors="replace")  # noqa: SIM115
         with (
-            open(os.devnull, "w", encoding="utf-8", errors="replace") as stream,
-            contextlib.redirect_stdout(stream),
-            contextlib.redirect_stderr(stream),
+            contextlib.redirect_stdout(self._stream),
+            contextlib.redirect_stderr(self._stream),
             warnings.catch_warnings(action="ignore"),
         ):
             yield
@@ -376,7 +378,8 @@ class Host:
 
     def _bytes(self, given: Arrays, converted: list[Any]) -> list[tuple[bytes, bytes]]:
         """Return the bytes of arrays, and of what ``asarray`` has made of them."""
-        return [(x.tobytes(), self._to_numpy(y).tobytes()) for x, y in zip(given, converted, strict=True)]
+        pairs = zip(given, converted, strict=True)
+        return [(x.tobytes(), b"" if y is x else self._to_numpy(y).tobytes()) for x, y in pairs]
 
     def _result_mutation(self, function: str, inputs: Arrays, result: list[Any]) -> Breaches:
         """Detect whether this call has changed the results or the inputs of an earlier call with arrays of these
@@ -420,7 +423,7 @@ class Host:
         def read(x: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
             return _validate(np.asarray(detach(x)) if is_torch else self._to_numpy(x), shape)
 
-        request, arrays = TrajectorySpec(**call.extra[0]), list(call.arrays)
+        request, arrays = TrajectorySpec(**call.extra[0]), [np.array(x) for x in call.arrays]  # rules may write to them
         convert = (lambda x: x) if is_torch else self._convert
         with interleave_calls(list(map(self._repeat, call.concurrent)), functools.partial(_is_foreign, self._folder)):
             return run_trajectory(self.implementation, call.function, arrays, request, convert, read, breaches)
@@ -438,6 +441,8 @@ class Host:
         """Return arrays of the backend's own kind in these layouts: views of a converted base, if that kind has such
         views.
         """
+        if not self._converts:
+            return [view.array for view in views]
         bases = {id(view.base): self._convert(view.base) for view in views}
         converted: dict[int, Any] = {}
         for view in views:
@@ -458,6 +463,8 @@ class Host:
     def _to_numpy(self, array: Any) -> npt.NDArray[Any]:
         """Convert a result to a NumPy array, or raise `Unusable`."""
         back = getattr(self.implementation, "to_numpy", None)
+        if back is None and type(array) is np.ndarray:
+            return array
         result = array if back is None else back(array)
         if isinstance(result, np.ma.MaskedArray):
             raise Unusable(
@@ -485,8 +492,8 @@ def _input_mutation(call: Call, before: list[Any], after: list[Any]) -> Breaches
 def _dtype_change(call: Call, result: list[Any], arrays: Arrays) -> Breaches:
     """Return a breach if a result has another dtype than the inputs; numbers of Python have no dtype."""
     pairs = zip(result, arrays, strict=True)
-    kinds = {array.dtype.name for part, array in pairs if not isinstance(part, (int, float, list, tuple))}
-    changed = ", ".join(sorted(kinds - set(call.dtypes)))
+    kinds = {array.dtype for part, array in pairs if not isinstance(part, (int, float, list, tuple))}
+    changed = ", ".join(sorted({kind.name for kind in kinds} - set(call.dtypes)))
     if not (call.dtypes and changed):
         return {}
     single = "jax" in sys.modules and changed == "float32" and call.dtypes[0] == "float64"
@@ -544,7 +551,7 @@ def serve(line: Connection, spec: str, functions: Sequence[str], most_memory: in
         problem = str(error)
     except ImportError as error:
         problem = f"importing coverage, which refgeo needs, failed: {error}"
-    own, forks = os.getpid(), list[bool]()
+    own, forks, receiver = os.getpid(), list[bool](), CallReceiver()
     copies_read, copies_write = os.pipe()
     os.register_at_fork(after_in_parent=lambda: forks.append(True))
     while True:  # plain data alone, which any copy of this module understands
@@ -552,7 +559,7 @@ def serve(line: Connection, spec: str, functions: Sequence[str], most_memory: in
         if problem:
             send(line, (number, (), (BackendError.__name__, problem), {}))
             return
-        answer = host.answer(Call.from_dict(data))
+        answer = host.answer(receiver.unpack(*data))
         if os.getpid() != own:  # a copy of the process that has returned from the function, too
             os.write(copies_write, b"1")
             os._exit(0)

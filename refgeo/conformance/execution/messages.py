@@ -1,16 +1,62 @@
-"""Messages from a backend's process, which are told from anything else that is written to the same connection."""
+"""Messages to a backend's process, and from it; the latter are told from anything else written to the connection."""
 
 from __future__ import annotations
 
 import os
 import pickle
+import select
 import struct
 import time
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy.typing as npt
+
+from refgeo.conformance.protocol.call import Call
+
 _MAGIC = b"refgeo:"
-"""The first bytes of every message from a backend's process."""
+"""The first bytes of every message from a backend's process, after the length that `Connection.send_bytes` writes."""
+_HEADER = f"!i{len(_MAGIC)}s"
+
+
+_MAX_KEPT = 1 << 20
+"""Number of entries of arrays after which both ends of a connection drop those that they keep; chosen, 8 MiB."""
+
+
+class CallSender:
+    """Converts calls to plain data in which an array that cannot change is sent once, and named by a number later."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, npt.NDArray[Any]] = {}
+        self._size = 0
+
+    def pack(self, call: Call) -> tuple[bool, dict[int, npt.NDArray[Any]], dict[str, Any]]:
+        """Return whether the other end must drop what it keeps, what it must keep now, and the call."""
+        is_full, new = self._size > _MAX_KEPT, dict[int, npt.NDArray[Any]]()
+        if is_full:
+            self.__init__()  # type: ignore[misc]
+
+        def represent(array: npt.NDArray[Any]) -> Any:
+            if array.flags.writeable:
+                return array
+            if id(array) not in self._kept:
+                self._kept[id(array)] = new[id(array)] = array
+                self._size += array.size
+            return id(array)
+
+        return is_full, new, call.to_dict(represent)
+
+
+class CallReceiver:
+    """Restores calls from the data of a `CallSender`."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, npt.NDArray[Any]] = {}
+
+    def unpack(self, is_full: bool, new: dict[int, npt.NDArray[Any]], call: dict[str, Any]) -> Call:
+        """Return the call."""
+        self._kept = new if is_full else self._kept | new
+        return Call.from_dict(call, lambda x: self._kept[x] if isinstance(x, int) else x)
 
 
 class ForeignData(Exception):
@@ -29,12 +75,13 @@ def receive(line: Connection, timeout: float) -> Any:
     ------
     TimeoutError, EOFError, ForeignData
     """
-    deadline = time.monotonic() + timeout
+    deadline, poller = time.monotonic() + timeout, select.poll()
+    poller.register(line, select.POLLIN)
 
     def read(count: int) -> bytes:
         data = bytearray()
         while len(data) < count:
-            if not line.poll(max(deadline - time.monotonic(), 0.0)):
+            if not poller.poll(1e3 * max(deadline - time.monotonic(), 0.0)):
                 raise TimeoutError
             part = os.read(line.fileno(), count - len(data))
             if not part:
@@ -42,7 +89,7 @@ def receive(line: Connection, timeout: float) -> Any:
             data += part
         return bytes(data)
 
-    (size,) = struct.unpack("!i", read(4))
-    if size < len(_MAGIC) or read(len(_MAGIC)) != _MAGIC:
+    size, magic = struct.unpack(_HEADER, read(struct.calcsize(_HEADER)))
+    if size < len(_MAGIC) or magic != _MAGIC:
         raise ForeignData
     return pickle.loads(read(size - len(_MAGIC)))

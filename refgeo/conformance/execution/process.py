@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import queue
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from refgeo.conformance.execution.host import Host, OutputCapture, serve
-from refgeo.conformance.execution.messages import ForeignData, receive
+from refgeo.conformance.execution.messages import CallSender, ForeignData, receive
 from refgeo.conformance.protocol.call import Answer, BackendError, Call, Event, NoResult
 from refgeo.support.files import origin, place_of
 
@@ -57,7 +58,9 @@ class CallTimeout(ProcessLost):
 
 
 class ChildProcess:
-    """A process that runs ``function(line, *arguments)`` and ends when this process ends.
+    """A process that runs ``function(line, *arguments)``, with BLAS in one thread, and ends when this process ends.
+
+    A user's own number of threads holds for backends (`judged`).
 
     Attributes
     ----------
@@ -77,15 +80,19 @@ class ChildProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _BOOT, str(their_line.fileno())],
                 pass_fds=[their_line.fileno()],
-                env={**_SETTINGS, **os.environ, **({_JUDGED_VARIABLE: judged} if judged else {})},
+                env={**_SETTINGS, **os.environ, _JUDGED_VARIABLE: judged} if judged else {**os.environ, **_SETTINGS},
                 stdin=subprocess.DEVNULL,
                 cwd=None if has_working_directory() else os.sep,
                 start_new_session=True,  # an interrupt is for this process, which ends that one
             )
         self.close = weakref.finalize(self, _end, self._process, self.line)
-        with contextlib.suppress(OSError):  # it is gone already, which whoever waits for its answer will see
-            self.line.send((os.getpid(), [folder for folder in sys.path if isinstance(folder, str)]))  # as imports do
-            self.line.send((function, arguments))
+        self.send((os.getpid(), [folder for folder in sys.path if isinstance(folder, str)]))  # as imports do
+        self.send((function, arguments))
+
+    def send(self, message: Any) -> None:
+        """Send a message, unless the process is gone, which whoever waits for its answer will see."""
+        with contextlib.suppress(OSError):
+            self.line.send(message)
 
     def interrupt(self) -> None:
         """Send the signal of Ctrl-C."""
@@ -167,20 +174,32 @@ class Process:
     """A backend in a process of its own, which is started with a call, and again after it is lost."""
 
     def __init__(self, spec: str, functions: Sequence[str]) -> None:
-        self._start = serve, spec, functions, MAX_MEMORY
+        self._arguments = serve, spec, functions, MAX_MEMORY
         self._child: ChildProcess | None = None
+        self._is_loaded = False
         self._number = 0
+
+    def start(self) -> None:
+        """Start the process, unless it runs."""
+        if self._child is None:
+            self._child, self._sender = (
+                ChildProcess(*self._arguments, judged=_absolute(self._arguments[1])),
+                CallSender(),
+            )
+            self._is_loaded = False
 
     def request(self, call: Call, timeout: float) -> Answer:
         """Send a call, and return the answer."""
-        if self._child is None:
-            self._child = ChildProcess(*self._start, judged=_absolute(self._start[1]))
+        self.start()
+        if not self._is_loaded:
+            self._is_loaded = True
             if call.action != "describe":  # which may take as long as importing it does
                 self.request(Call(action="describe"), START_TIMEOUT)
         child = self._child
+        assert child is not None
         self._number += 1
         try:
-            child.line.send((self._number, call.to_dict()))
+            child.line.send_bytes(pickle.dumps((self._number, self._sender.pack(call))))
             number = 0
             while number != self._number:  # a late or second answer belongs to another call
                 number, parts, failure, breaches = receive(child.line, min(timeout, 1e6))
@@ -216,11 +235,16 @@ class Thread:
         self._host = Host(implementation, functions, OutputCapture(owns_process=False))
         self._calls: queue.SimpleQueue[Call | None] | None = None
 
-    def request(self, call: Call, timeout: float) -> Answer:
-        """Make a call, and return the answer."""
+    def start(self) -> None:
+        """Start the thread, unless it runs."""
         if self._calls is None:
             self._calls, self._answers = queue.SimpleQueue(), queue.SimpleQueue[Answer]()
             threading.Thread(target=self._serve, args=(self._calls, self._answers), daemon=True).start()
+
+    def request(self, call: Call, timeout: float) -> Answer:
+        """Make a call, and return the answer."""
+        self.start()
+        assert self._calls is not None
         self._calls.put(call)
         try:
             return self._answers.get(timeout=min(timeout, threading.TIMEOUT_MAX))

@@ -136,7 +136,7 @@ class Scene:
         precision, factors = self.precision, [factor for pair in pairs for factor in pair]
         for factor in factors:
             if id(factor) not in converted:
-                converted[id(factor)] = factor.astype(precision.carrier)
+                converted[id(factor)] = factor.astype(precision.carrier, copy=False)
         return Call(
             operation.name, self.metric, [converted[id(factor)] for factor in factors],
             value.extra(self.time(value) if t is None else t), operation.shapes(self.point), precision.dtypes,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -96,21 +96,23 @@ class Call:
         """Return this call, to be made after other calls."""
         return replace(self, preceding=calls)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to a dictionary, which any copy of this module understands."""
-        return vars(self) | {name: tuple(call.to_dict() for call in getattr(self, name)) for name in _LISTS_OF_CALLS}
+    def to_dict(self, represent: Callable[[Any], Any]) -> dict[str, Any]:
+        """Convert to a dictionary, which any copy of this module understands, with a representation of each array."""
+        calls = {name: tuple(call.to_dict(represent) for call in getattr(self, name)) for name in _LISTS_OF_CALLS}
+        return vars(self) | calls | {"arrays": [represent(array) for array in self.arrays]}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Call:
-        """Convert from a dictionary.
+    def from_dict(cls, data: dict[str, Any], array_of: Callable[[Any], Any]) -> Call:
+        """Convert from a dictionary, with the array of each representation.
 
         Examples
         --------
-        >>> call = Call("christoffel", "inv").after(Call("geodesic", "mix"))
-        >>> Call.from_dict(call.to_dict()) == call
+        >>> call = Call("christoffel", "inv", [4]).after(Call("geodesic", "mix", [2]))
+        >>> Call.from_dict(call.to_dict(lambda x: x + 1), lambda x: x - 1) == call
         True
         """
-        return cls(**data | {name: tuple(map(cls.from_dict, data[name])) for name in _LISTS_OF_CALLS})
+        calls = {name: tuple(cls.from_dict(call, array_of) for call in data[name]) for name in _LISTS_OF_CALLS}
+        return cls(**data | calls | {"arrays": [array_of(x) for x in data["arrays"]]})
 
 
 _LISTS_OF_CALLS = ("preceding", "concurrent")
