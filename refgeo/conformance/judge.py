@@ -43,6 +43,7 @@ from refgeo.conformance.points.sources import MAX_CONTEXT_ENTRIES, points_named
 from refgeo.conformance.protocol.call import Answer, Call, Event
 from refgeo.conformance.protocol.conduct import PER_CALL_RULES, first_line
 from refgeo.conformance.protocol.operations import JUDGED_VALUES, Value
+from refgeo.support.records import with_fields
 
 _MAX_CONFIRMED_POINTS, _DRAWS_PER_POINT, _FRESH_DRAW = 4, 2, 70
 """Number of points at which a lenient verdict is confirmed, of fresh points for each, and where their draws begin."""
@@ -137,7 +138,7 @@ class Judge:
         evidence = evaluate(scene, value, partial(self._call, scene), partial(apply_all, transforms), enclosing)
         proofs = (e for e in evidence if e.enclosed and e.is_likely_wrong and e.ratio > SURELY_WRONG_RATIO)
         self._proofs[value.name].update(e.case for e in proofs if chosen == (BASELINE,))
-        return [replace(e, circumstance=c.description) for c in circumstances for e in evidence] or evidence
+        return [with_fields(e, circumstance=c.description) for c in circumstances for e in evidence] or evidence
 
     def _choose_enclosing(self, scene: Scene, value: Value) -> Enclosing:
         """Choose which blocks of a result are enclosed: none if enclosures at several points have proved it wrong.
@@ -232,7 +233,7 @@ class Judge:
 
         Only at points where results can be expected.
         """
-        if self.rules and answer.failure is None and np.all(result_is_expected(scene)):
+        if self.rules and answer.failure is None and result_is_expected(scene).all():
             broken, is_first = answer.breaches, call.function not in self._conduct_seen
             for rule in broken.keys() | set(PER_CALL_RULES) if is_first else broken:
                 self._record(rule, scene, call.function, broken.get(rule, ""))

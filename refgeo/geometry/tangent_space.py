@@ -167,7 +167,7 @@ class TangentSpace(ABC, Generic[Point]):
         2.0
         """
         x = self._to(self._vector("a", a))
-        return np.asarray(np.sum(x * (x if b is a else self._to(self._vector("b", b))), axis=-1))
+        return np.asarray((x * (x if b is a else self._to(self._vector("b", b)))).sum(axis=-1))
 
     def norm(self, a: Point) -> Array:
         """Return the length of a tangent vector in the metric, one number per block; also where squares leave the
@@ -175,7 +175,7 @@ class TangentSpace(ABC, Generic[Point]):
         """
         with np.errstate(all="ignore"):
             lengths = np.asarray(np.sqrt(self.inner_product(a, a)))
-            if np.all((lengths > _SQUARED) & (lengths < 1.0 / _SQUARED)):
+            if ((lengths > _SQUARED) & (lengths < 1.0 / _SQUARED)).all():
                 return lengths
             vector: Any = self._vector("a", a)
             lengths = np.asarray(np.hypot.reduce(np.abs(self._to(vector)), axis=-1))

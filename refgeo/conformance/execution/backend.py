@@ -7,7 +7,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 from refgeo.conformance.execution.coverage import CoverageData
@@ -15,6 +14,7 @@ from refgeo.conformance.execution.process import START_TIMEOUT, CallTimeout, Pro
 from refgeo.conformance.protocol.call import Answer, BackendError, Call, Event, NoResult, demand_of
 from refgeo.conformance.protocol.operations import FUNCTIONS, arguments_of
 from refgeo.support.arguments import number
+from refgeo.support.records import with_fields
 
 TIMEOUT = 60.0
 """Seconds that one call may take by default: compilers get their time, a hanging call does not hold up the run."""
@@ -148,7 +148,7 @@ class Backend:
         for least, decisive, why in self._given_up[kind]:
             if demand >= least and decisive >= call.decisive:
                 return Answer(failure=NoResult(why.event, f"not called again: {why}"))
-        call = replace(call, names=arguments_of(call.function, self.is_plain))
+        call = with_fields(call, names=arguments_of(call.function, self.is_plain))
         answer = self._request(call)
         if _is_exhausted(answer.failure) and self.has_own_process and self._count > 1:
             self.close()  # a new process tells a function that leaks from one that asks for too much

@@ -20,6 +20,7 @@ import sys
 import sysconfig
 import traceback
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from multiprocessing.connection import Connection
@@ -230,8 +231,13 @@ class OutputCapture:
 
     def __init__(self, owns_process: bool) -> None:
         self._descriptors = (1, 2) if owns_process else ()
-        self._stream = open(os.devnull, "w", encoding="utf-8", errors="replace")  # noqa: SIM115
+        self._open()
         self._redirect()
+
+    def _open(self) -> None:
+        """Open the null device, until this object is gone."""
+        self._stream = open(os.devnull, "w", encoding="utf-8", errors="replace")  # noqa: SIM115
+        weakref.finalize(self, self._stream.close)
 
     def _redirect(self) -> None:
         """Redirect the file descriptors to the null device."""
@@ -244,7 +250,7 @@ class OutputCapture:
     def silence(self) -> Iterator[None]:
         """Return a context in which output and warnings are discarded."""
         if self._stream.closed:  # by somebody
-            self._stream = open(os.devnull, "w", encoding="utf-8", errors="replace")  # noqa: SIM115
+            self._open()
         with (
             contextlib.redirect_stdout(self._stream),
             contextlib.redirect_stderr(self._stream),
@@ -319,7 +325,7 @@ class Host:
         if call.action == "coverage":
             return Answer(self.coverage.data() if self.coverage else {})
         if self.coverage is not None:
-            self.coverage.switch_context("decisive" if call.decisive else "other")
+            self.coverage.switch(is_on=call.decisive)
         breaches: Breaches = {}
         with self.capture.silence():
             for earlier in call.preceding:

@@ -318,9 +318,9 @@ def compare(
     """Compare an answer with the right result, block by block; `fields` are further ones of `Evidence`."""
     if answer.failure is not None:
         return [_judge_failure(scene, value, answer, **fields)]
+    units = error_units(scene, value)
     with np.errstate(all="ignore"):  # Infinities are judged, not warned of.
-        errors, enclosed = _errors_against_oracle(scene, value, tuple(answer.parts), enclosing)
-        units = error_units(scene, value)
+        errors, enclosed = _errors_against_oracle(scene, value, units, tuple(answer.parts), enclosing)
         in_question = ~(errors <= MAX_RATIO * units.gram) & ~np.isnan(errors)
         units = adapt_units(scene, value, units, in_question & units.decisive, enclosing)
     evidence = list(to_evidence(scene, units, errors, enclosed, **fields))
@@ -384,14 +384,15 @@ def _select_blocks(
 
     In a large batch, these are the blocks that are enclosed or inaccurate, and the worst one of all others.
     """
-    is_listed = np.ones(errors.shape, dtype=bool)
-    if errors.size > _MAX_LISTED_BLOCKS:
-        with np.errstate(all="ignore"):
-            ratios = errors / units.gram
-        is_listed = ~(ratios <= MAX_RATIO) | (False if enclosed is None else enclosed)
-        if not is_listed.all():
-            worst = np.unravel_index(np.argmax(np.where(is_listed, -1.0, ratios)), errors.shape)
-            yield tuple(map(int, worst)), int(np.sum(~is_listed))
+    if errors.size <= _MAX_LISTED_BLOCKS:
+        yield from ((block, 1) for block in np.ndindex(errors.shape))
+        return
+    with np.errstate(all="ignore"):
+        ratios = errors / units.gram
+    is_listed = ~(ratios <= MAX_RATIO) | (False if enclosed is None else enclosed)
+    if not is_listed.all():
+        worst = np.unravel_index(np.argmax(np.where(is_listed, -1.0, ratios)), errors.shape)
+        yield tuple(map(int, worst)), int(np.sum(~is_listed))
     yield from ((block, 1) for block in np.ndindex(errors.shape) if is_listed[block])
 
 
@@ -421,21 +422,22 @@ def _judge_failure(scene: Scene, value: Value, answer: Answer, demanding: bool =
 
 
 def _errors_against_oracle(
-    scene: Scene, value: Value, result: Parts, enclosing: Enclosing
+    scene: Scene, value: Value, units: ErrorUnits, result: Parts, enclosing: Enclosing
 ) -> tuple[Array, npt.NDArray[np.bool_]]:
     """Compute the relative error of each block, and whether it is that against an enclosure; NaN without an oracle.
 
     Blocks that the factorised route does not accept are enclosed, the worst one first, until an enclosure confirms
     the error against that route.
     """
-    units, scale, shape = error_units(scene, value), scene.size(value), scene.shape
-    errors, in_doubt, enclosed = np.full(shape, np.inf), np.ones(shape, dtype=bool), np.zeros(shape, dtype=bool)
-    reference = scene.reference(value)
-    if reference is not None:
+    scale, shape = scene.size(value), scene.shape
+    reference, enclosed = scene.reference(value), np.zeros(shape, dtype=bool)
+    if reference is None:
+        errors, in_doubt = np.full(shape, np.inf), np.ones(shape, dtype=bool)
+    else:
         errors = np.array(relative_to(scene.length(difference(result, reference)), scale))
         is_right = errors <= MAX_RATIO * units.gram - REFERENCE_ERROR * units.attainable
         in_doubt = np.array(~is_right & np.isfinite(errors))  # NaN and infinity are wrong, whatever is right.
-        if enclosing == "never":
+        if enclosing == "never" or not (enclosing == "worst" or in_doubt.any()):
             return errors, enclosed
     order = np.argsort(np.where(in_doubt | (enclosing == "worst"), -errors, np.inf), axis=None, kind="stable")
     worst_first = order[: max(np.sum(in_doubt), enclosing == "worst")]

@@ -31,6 +31,7 @@ from refgeo.conformance.protocol.operations import RETRACTION, Parts, Value
 from refgeo.conformance.protocol.precision import INTEGRATOR_FACTOR, N_PERTURBATIONS, round_to_dtype
 from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array
+from refgeo.support.records import with_fields
 
 _FIVE_POINT_WEIGHTS = ((-2, 1.0), (-1, -8.0), (1, 8.0), (2, -1.0))
 """Multiples of the step δ at which a derivative evaluates the curve, and the weights of the points times 12δ."""
@@ -82,8 +83,8 @@ def evaluate(
     fields["demanding"] = is_demanding(call)
     if value is RETRACTION:
         return _check_laws(scene, lambda c: call_backend(transform(replace(c, decisive=True))), call_backend, **fields)
-    is_decisive = bool(np.all(error_units(scene, value).decisive))
-    return compare(scene, value, call_backend(transform(replace(call, decisive=is_decisive))), enclosing, **fields)
+    is_decisive = bool(error_units(scene, value).decisive.all())
+    return compare(scene, value, call_backend(transform(with_fields(call, decisive=is_decisive))), enclosing, **fields)
 
 
 def _check_laws(scene: Scene, call_changed: CallFunction, call_plain: CallFunction, **fields: Any) -> list[Evidence]:

@@ -25,6 +25,7 @@ from refgeo.conformance.points.visibility import is_sensitive
 from refgeo.conformance.protocol.call import Call
 from refgeo.conformance.protocol.operations import VALUES, Value
 from refgeo.support.arguments import ENDS, Array
+from refgeo.support.records import with_fields
 
 CallFactory = Callable[[Scene, Value], Call | None]
 """From a point and a value to a call that precedes the value's own one; to None, if there is none of this kind."""
@@ -202,10 +203,10 @@ class Circumstance:
     def transformation(self, scene: Scene, value: Value) -> Transformation | None:
         """Create the function that changes the plain call of a value at a point; None if there is no such call."""
         if self.kind not in ("preceding", "concurrent"):
-            return lambda call: replace(call, layout=self.name, in_thread=self.kind == "thread")
+            return lambda call: with_fields(call, layout=self.name, in_thread=self.kind == "thread")
         second_call = scene.cached((self, value.name), lambda: PRECEDING_CALLS[self.name][1](scene, value))
         changes: dict[str, Any] = {self.kind: (second_call,)}
-        return None if second_call is None else lambda call: replace(call, **changes)
+        return None if second_call is None else lambda call: with_fields(call, **changes)
 
     def variants(self, scene: Scene) -> Iterator[Scene]:
         """Yield the test point with whose numbers a call is made in the circumstance, then points for controls."""
@@ -315,17 +316,16 @@ def assign_circumstances(points: Sequence[Features]) -> list[list[Circumstance]]
     """
     items: list[tuple[Circumstance, Sequence[int]]] = [(BASELINE, [i]) for i in range(len(points))[:_MIN_PLAIN_POINTS]]
     reveals_faults = [is_sensitive(features) for features in points]
+    shapes = [(features.h > NARROW, math.prod(features.blocks) > 1) for features in points]
+    all_testable = {c: [i for i, features in enumerate(points) if c.is_testable(features)] for c in CIRCUMSTANCES}
     for is_wide, is_batch in ((False, True), (True, False), (True, True)):
         for circumstance in (c for c in CIRCUMSTANCES if is_batch or c.kind != "preceding"):
-            testable = [i for i, features in enumerate(points) if circumstance.is_testable(features)]
-            sensitive = [i for i in testable if reveals_faults[i]]
-            shaped = [
-                i for i in sensitive if (points[i].h > NARROW, math.prod(points[i].blocks) > 1) == (is_wide, is_batch)
-            ]
+            sensitive = [i for i in all_testable[circumstance] if reveals_faults[i]]
+            shaped = [i for i in sensitive if shapes[i] == (is_wide, is_batch)]
             if circumstance.kind == "layout":
                 nested = [i for i in shaped if size_levels(points[i])["blocks"] == "several"]
                 shaped = sorted(nested, key=lambda i: points[i].cost)[:_MAX_NESTED] or shaped
             small = [i for i in shaped if not points[i].is_large and (is_wide or points[i].cost <= _MAX_NARROW_COST)]
-            items.append((circumstance, small or shaped or sensitive or testable))
+            items.append((circumstance, small or shaped or sensitive or all_testable[circumstance]))
     assigned = distribute([sorted(all_levels(features)) for features in points], items, _count_added_calls)
     return [circumstances or [BASELINE] for circumstances in assigned]

@@ -24,6 +24,7 @@ import numpy as np
 from refgeo.conformance.points.features import Features, Overrides, affects, format_value, repair
 from refgeo.conformance.points.visibility import DETERMINING_FIELDS, is_fault_visible, rounding_error
 from refgeo.conformance.protocol.operations import JUDGED_VALUES, VALUES
+from refgeo.support.records import with_fields
 
 Level = tuple[str, str]
 """A kind of level, and the name of one level of this kind."""
@@ -170,7 +171,7 @@ def visible_levels(features: Features) -> dict[str, set[Level]]:
     revealing = [(value, error) for value, error in errors if is_fault_visible(features, value, error)]
     for level in levels:
         default, concerned = _default_of(level)
-        without = features.with_fields(default) if default else features
+        without = with_fields(features, **default) if default else features
         for value, error in errors if default else revealing:
             if value.name in concerned and (not default or is_fault_visible(without, value, error)):
                 visible[value.name].add(level)
@@ -410,7 +411,7 @@ def _reveals_sizes(point: Features, base: Features) -> bool:
 def _apply(sizes: Features, levels: set[Level]) -> Features | None:
     """Apply special levels to a point with nothing special; None if they contradict each other, or cost too much."""
     overrides = {name: value for kind, level in levels for name, value in SPECIAL_LEVELS[kind][level].items()}
-    point = repair(sizes.with_fields(overrides))
+    point = repair(with_fields(sizes, **overrides))
     limit = math.inf if any(kind == "large" for kind, _ in levels) else _MAX_COST
     return point if point.is_feasible and point.cost <= limit and levels <= _find_special_levels(point) else None
 
@@ -474,6 +475,8 @@ def distribute(
     >>> distribute([[("h", 1)], [("h", 2)]], [("a", [0, 1]), ("b", [0, 1]), ("a", [0, 1])])
     [['a'], ['b', 'a']]
     """
+    if len(points) == 1:
+        return [[*dict.fromkeys(item for item, admissible in items if admissible)]]
     assigned: list[dict[Any, None]] = [{} for _ in points]
     meetings: Counter[Any] = Counter()
     for item, admissible in items:

@@ -13,6 +13,8 @@ import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from refgeo.support.records import with_fields
+
 if TYPE_CHECKING:
     from refgeo.conformance.protocol.operations import Operation
 
@@ -169,12 +171,6 @@ class Features:
         features = cls(**values)
         return features if features.is_feasible else None
 
-    def with_fields(self, overrides: Overrides) -> Features:
-        """Return features with other values of some fields, seven times as fast as `dataclasses.replace`."""
-        features = object.__new__(Features)
-        vars(features).update(vars(self), **overrides)
-        return features
-
     @property
     def non_default(self) -> list[str]:
         """Names of the fields that differ from their defaults."""
@@ -327,4 +323,4 @@ def repair(features: Features) -> Features:
     if features.speed is not None:  # long geodesics can be enclosed at well-conditioned points only
         names = ("size_G", "size_H", "uneven", "condition_G", "condition_H", *(["t"] if features.radial == 0.0 else []))
         overrides = {name: _DEFAULTS[name] for name in names}
-    return features.with_fields({"n": n, "m": m, "blocks": blocks, **overrides})
+    return with_fields(features, **({"n": n, "m": m, "blocks": blocks} | overrides))

@@ -129,18 +129,22 @@ class Scene:
     # What is asked there
 
     def call(self, value: Value, vectors: Iterable[Pair] | None = None, t: float | None = None) -> Call:
-        """Make the call for a value; a vector that is given twice is the same array twice."""
+        """Return the call for a value; a vector that is given twice is the same array twice."""
         operation = value.operation
-        pairs = [self.point, *(self.inputs(operation) if vectors is None else vectors)]
-        converted: dict[int, Array] = {}
-        precision, factors = self.precision, [factor for pair in pairs for factor in pair]
-        for factor in factors:
-            if id(factor) not in converted:
-                converted[id(factor)] = factor.astype(precision.carrier, copy=False)
-        return Call(
-            operation.name, self.metric, [converted[id(factor)] for factor in factors],
-            value.extra(self.time(value) if t is None else t), operation.shapes(self.point), precision.dtypes,
-        )  # fmt: skip
+
+        def make() -> Call:
+            pairs = [self.point, *(self.inputs(operation) if vectors is None else vectors)]
+            factors, carrier = [factor for pair in pairs for factor in pair], self.precision.carrier
+            converted = {id(factor): factor.astype(carrier, copy=False) for factor in factors}
+            for array in converted.values():
+                array.flags.writeable = False  # so that it is sent to a backend's process once
+            return Call(
+                operation.name, self.metric, [converted[id(factor)] for factor in factors],
+                value.extra(self.time(value) if t is None else t), operation.shapes(self.point), self.precision.dtypes,
+            )  # fmt: skip
+
+        call: Call = self.cached(("call", value.name), make) if vectors is None and t is None else make()
+        return call
 
     # What is right there
 
@@ -245,9 +249,12 @@ class Scene:
 
     def size(self, value: Value) -> Array:
         """Return the scale of a value per block: the size of its terms before they cancel."""
-        with np.errstate(all="ignore"):
-            size: Array = self.cached(("size", value.name), lambda: np.asarray(
-                value.size(self.space, self.inputs(value.operation), self.time(value))))  # fmt: skip
+
+        def compute() -> Array:
+            with np.errstate(all="ignore"):
+                return np.asarray(value.size(self.space, self.inputs(value.operation), self.time(value)))
+
+        size: Array = self.cached(("size", value.name), compute)
         return size
 
     @cached_property
@@ -291,10 +298,11 @@ class Scene:
         """Return the length of a vector in the metric, or the absolute value of a number; infinite unless finite."""
         if len(parts) == 1:
             return np.where(np.isfinite(parts[0]), np.abs(parts[0]), np.inf)
-        finite = np.ones(self.shape, dtype=bool)
-        for part in parts:
-            finite &= np.isfinite(part).reshape(*self.shape, -1).all(axis=-1)
-        lengths = self.space.norm(Pair.unchecked(*(np.where(np.isfinite(part), part, 0.0) for part in parts)))
+        finite: Any = True
+        if not all(np.isfinite(part).all() for part in parts):
+            finite = np.all([np.isfinite(part).all(axis=(-2, -1)) for part in parts], axis=0)
+            parts = tuple(np.where(np.isfinite(part), part, 0.0) for part in parts)
+        lengths = self.space.norm(Pair.unchecked(*parts))
         return np.where(finite & np.isfinite(lengths), lengths, np.inf)
 
     # Other scenes
