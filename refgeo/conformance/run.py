@@ -232,6 +232,8 @@ def judge_all(plan: Plan, backend: Backend, show: Progress = no_progress) -> Rep
         parallel = [ParallelRun(backend, metric) for metric in rest[:count]]
         for run in parallel:
             stack.callback(run.child.close)
+        if plan.points.is_generated:
+            plan.points.select(first, plan.cases)  # generated once: what is sent contains them
         for run in parallel:
             run.child.send(plan)
         results: list[MetricResult] = []
@@ -247,7 +249,8 @@ def judge_all(plan: Plan, backend: Backend, show: Progress = no_progress) -> Rep
                     raise KeyboardInterrupt
             with _as_referee_errors():
                 whole_runs = list(_judge_whole_runs(plan, backend, results[0], show))
-                reached = [results[0].reached, backend.coverage()]
+                has_run = plan.includes_whole_runs and any(map(backend.provides, (ROUTINE, *UPDATE_RULES)))
+                reached = [backend.coverage()] if has_run else []
             done, total = sum(result.count for result in results), results[0].count
             for run in parallel:
                 while not run.poll(_POLL_INTERVAL):

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from refgeo.conformance.points.features import Features, Overrides, affects, format_value, repair
-from refgeo.conformance.points.visibility import DETERMINING_FIELDS, is_fault_visible, rounding_error
+from refgeo.conformance.points.visibility import DETERMINING_FIELDS, estimate_rounding_errors, find_visible
 from refgeo.conformance.protocol.operations import JUDGED_VALUES, VALUES
 from refgeo.support.records import with_fields
 
@@ -165,15 +165,15 @@ def visible_levels(features: Features) -> dict[str, set[Level]]:
     >>> visible_levels(Features(normed=1, t=0.0))["geodesic_2"]
     {('t', 't=0')}
     """
-    visible = {value.name: set[Level]() for value in VALUES.values()}
+    visible, values = {name: set[Level]() for name in VALUES}, [*VALUES.values()]
     levels = _find_special_levels(features)
-    errors = [(value, rounding_error(features, value)) for value in VALUES.values()] if levels else []
-    revealing = [(value, error) for value, error in errors if is_fault_visible(features, value, error)]
+    errors = estimate_rounding_errors(features, values) if levels else []
+    revealed = find_visible(features, values, errors) if levels else []
     for level in levels:
         default, concerned = _default_of(level)
-        without = with_fields(features, **default) if default else features
-        for value, error in errors if default else revealing:
-            if value.name in concerned and (not default or is_fault_visible(without, value, error)):
+        without = find_visible(with_fields(features, **default), values, errors) if default else revealed
+        for value, is_visible in zip(values, without, strict=True):
+            if is_visible and value.name in concerned:
                 visible[value.name].add(level)
     return visible
 
@@ -404,8 +404,9 @@ def _add_levels(base: Features, levels: set[Level], unmet: Goals, is_full: bool,
 
 def _reveals_sizes(point: Features, base: Features) -> bool:
     """Return whether a point has the sizes of another, and reveals the same faults in them."""
-    revealed = (value for value in JUDGED_VALUES.values() if is_fault_visible(base, value) and value.order != "exact")
-    return size_levels(point) == size_levels(base) and all(is_fault_visible(point, value) for value in revealed)
+    values = [value for value in JUDGED_VALUES.values() if value.order != "exact"]
+    revealed = [value for value, is_visible in zip(values, find_visible(base, values), strict=True) if is_visible]
+    return size_levels(point) == size_levels(base) and all(find_visible(point, revealed))
 
 
 def _apply(sizes: Features, levels: set[Level]) -> Features | None:
@@ -413,7 +414,8 @@ def _apply(sizes: Features, levels: set[Level]) -> Features | None:
     overrides = {name: value for kind, level in levels for name, value in SPECIAL_LEVELS[kind][level].items()}
     point = repair(with_fields(sizes, **overrides))
     limit = math.inf if any(kind == "large" for kind, _ in levels) else _MAX_COST
-    return point if point.is_feasible and point.cost <= limit and levels <= _find_special_levels(point) else None
+    is_kept = all(getattr(point, name) == value for name, value in overrides.items())
+    return point if is_kept and point.cost <= limit and point.is_feasible else None
 
 
 @cache

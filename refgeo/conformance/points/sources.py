@@ -153,10 +153,6 @@ class Points:
         """The design of generated points."""
         return covering_design(self.profile, self.seed)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state with the design, which another process then need not generate again."""
-        return vars(self) | ({"_design": self._design} if self.is_generated else {})
-
     @cached_property
     def _network(self) -> dict[str, dict[str, Array]]:
         """The arrays of each point of a checkpoint."""

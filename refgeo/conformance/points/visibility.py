@@ -7,6 +7,8 @@ that part is as small as rounding errors, because the time is short or the condi
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from refgeo.conformance.points.features import MAX_ENCLOSED_SIZE, MAX_INTEGRATED_COLUMNS, Features, enclosed_size
 from refgeo.conformance.protocol.operations import JUDGED_VALUES, Value
@@ -29,30 +31,42 @@ DETERMINING_FIELDS = frozenset((
     "alike", "balance", "identity", "length", "ratio", "part", "radial", "speed", "t", "vertical", "slope", "cosine",
     "sparse", "empty_rows",
 ))  # fmt: skip
-"""Fields, besides sizes, κ and `turn`, that `determined_part` uses."""
+"""Fields, besides sizes, κ and `turn`, that `determined_parts` uses."""
 
 
-def rounding_error(f: Features, value: Value) -> float:
-    """Estimate the relative error of ratio 1, as `error_units` computes it; infinite if no evidence is decisive.
+def estimate_rounding_errors(f: Features, values: Iterable[Value]) -> list[float]:
+    """Estimate the relative errors of ratio 1, as `error_units` computes them; infinite if no evidence is decisive.
 
     The laws of retractions compare perturbed calls, in which half of the digits agree.
 
     Examples
     --------
-    >>> [f"{rounding_error(Features(condition_G=x), JUDGED_VALUES['christoffel']):.0e}" for x in (1.0, 100.0, 1e6)]
+    >>> value = JUDGED_VALUES["christoffel"]
+    >>> [f"{estimate_rounding_errors(Features(condition_G=x), [value])[0]:.0e}" for x in (1.0, 100.0, 1e6)]
     ['7e-15', '2e-10', 'inf']
     """
     is_long = f.h > MAX_INTEGRATED_COLUMNS or enclosed_size(f.n, f.m, f.h) > MAX_ENCLOSED_SIZE
-    if value.order == "exact" and is_long:
-        return math.inf
-    p, precision, kappa = value.loss("inv", 0.0), PRECISIONS["float32" if f.single else "float64"], f.max_condition
-    unit = precision.roundoff ** (0.5 if value.name == "retraction" else 1.0) * max(f.n, f.m) ** 0.5
-    unit *= INTEGRATOR_FACTOR if value.order == "exact" else 1.0
-    unit *= _ratio_of_lengths(f.ratio) if len(value.operation.sources) == 2 and f.ratio not in (0.0, math.inf) else 1.0
-    cofactors = kappa ** min(2.0 * p, 4.0)
-    is_decisive = unit * max(cofactors, kappa ** (1.5 * p)) <= _CLEARLY_DECISIVE
-    is_in_range = not f.single or f.is_in_range("float64", precision.largest, max(2.0 + p, 2.0 * p))
-    return unit * max(kappa**p, cofactors / 1e3) if is_decisive and is_in_range else math.inf
+    length_ratio = _ratio_of_lengths(f.ratio) if f.ratio not in (0.0, math.inf) else 1.0
+    dtype = "float32" if f.single else "float64"
+    known = _rounding_errors(max(f.n, f.m), is_long, f.max_condition, length_ratio, dtype)
+    errors = [known[value.name] for value in values]
+    return errors if f.is_in_range("float64", PRECISIONS[dtype].largest) or not f.single else [math.inf] * len(errors)
+
+
+@lru_cache(1024)
+def _rounding_errors(rows: int, is_long: bool, kappa: float, length_ratio: float, dtype: str) -> dict[str, float]:
+    """Estimate the error of every value."""
+    errors = {}
+    for value in JUDGED_VALUES.values():
+        p = value.loss("inv", 0.0)
+        unit = PRECISIONS[dtype].roundoff ** (0.5 if value.name == "retraction" else 1.0) * rows**0.5
+        unit *= INTEGRATOR_FACTOR if value.order == "exact" else 1.0
+        unit *= length_ratio if len(value.operation.sources) == 2 else 1.0
+        cofactors = kappa ** min(2.0 * p, 4.0)
+        is_decisive = unit * max(cofactors, kappa ** (1.5 * p)) <= _CLEARLY_DECISIVE
+        is_known = is_decisive and not (value.order == "exact" and is_long)
+        errors[value.name] = unit * max(kappa**p, cofactors / 1e3) if is_known else math.inf
+    return errors
 
 
 def least_exact_path(f: Features) -> float:
@@ -69,15 +83,17 @@ def least_exact_path(f: Features) -> float:
     return min(EXACT_PATH, _MAX_EXACT_BEND / f.max_condition) if is_usual else 0.0
 
 
-def is_fault_visible(f: Features, value: Value, error: float | None = None) -> bool:
-    """Return whether a fault of a tenth of what the formula determines would be far larger than rounding errors.
+def find_visible(f: Features, values: Sequence[Value], errors: Iterable[float] | None = None) -> list[bool]:
+    """Return for each value whether a fault of a tenth of what the formula determines would be far larger than rounding
+    errors, which may be given.
 
     Examples
     --------
-    >>> [is_fault_visible(Features(t=t), JUDGED_VALUES["geodesic_2"]) for t in (0.5, 1e-7, 0.0)]
-    [True, False, False]
+    >>> [find_visible(Features(t=t), [JUDGED_VALUES["geodesic_2"]]) for t in (0.5, 1e-7, 0.0)]
+    [[True], [False], [False]]
     """
-    return determined_part(f, value) >= _MIN_PART * (rounding_error(f, value) if error is None else error)
+    errors = estimate_rounding_errors(f, values) if errors is None else errors
+    return [part >= _MIN_PART * error for part, error in zip(determined_parts(f, values), errors, strict=True)]
 
 
 def is_sensitive(f: Features) -> bool:
@@ -88,37 +104,40 @@ def is_sensitive(f: Features) -> bool:
     >>> is_sensitive(Features()), is_sensitive(Features(vertical=0.0))
     (True, False)
     """
-    return all(is_fault_visible(f, value) for value in JUDGED_VALUES.values() if value.order != "exact")
+    return all(find_visible(f, [value for value in JUDGED_VALUES.values() if value.order != "exact"]))
 
 
-def determined_part(f: Features, value: Value) -> float:
-    """Estimate the size of the part of a value that its formula determines, relative to the scale of the value."""
+def determined_parts(f: Features, values: Iterable[Value]) -> list[float]:
+    """Estimate the size of the part of each value that its formula determines, relative to the scale of the value."""
     rows = min(f.n, f.m) - f.empty_rows
     is_empty = rows <= 0 or f.sparse ** (math.prod(f.blocks) * rows * f.h) > _MAX_CHANCE
-    is_zero = f.length == 0.0 or f.ratio == math.inf or (f.ratio == 0.0 and len(value.operation.sources) > 1)
     has_equal_grams = f.alike or f.balance or f.identity == 3  # formulas with S are those with T
-    if has_equal_grams or is_empty or is_zero:
-        return 0.0
-    share, slowness = 1.0, 3.0 / max(f.max_condition, 3.0)  # vectors are the shorter, the more strongly Γ grows with κ
-    if value.operation.name == "geodesic":
-        step = (1.0 if f.radial == 1.0 else 0.25) * f.length * (abs(f.t) if abs(f.t) <= 4.0 else 1.0)
-        path = step if f.speed is None else f.speed
+    if has_equal_grams or is_empty or f.length == 0.0 or f.ratio == math.inf:
+        return [0.0 for _ in values]
+    slowness = 3.0 / max(f.max_condition, 3.0)  # vectors are the shorter, the more strongly Γ grows with κ
+    whole, path = _ratio_of_lengths(f.part), f.speed
+    if path is None:
+        path = (1.0 if f.radial == 1.0 else 0.25) * f.length * (abs(f.t) if abs(f.t) <= 4.0 else 1.0)
+
+    def estimate(value: Value, path: float = path) -> float:
+        if f.ratio == 0.0 and len(value.operation.sources) > 1:
+            return 0.0
         if isinstance(value.order, int):
-            share = slowness * min(path, 1.0) ** value.order
-        else:
-            share = _INTEGRATOR_ERROR * min(max(path, least_exact_path(f)), EXACT_PATH) ** _INTEGRATOR_ORDER
-    elif value.name == "horizontal_projection":
-        is_horizontal = f.radial == 1.0 or (f.turn < 1.0 and f.empty_rows >= f.h)
-        share = 0.0 if is_horizontal else 1.0 if f.vertical is None else f.vertical
-    elif value.name == "riemannian_hessian" or (
-        value.name == "riemannian_gradient" and f.vertical is not None and f.vertical < 0.5  # of a loss, too
-    ):
-        share = f.slope
-    elif value.name == "christoffel" and f.radial == 1.0:
-        share = 0.1 * slowness**2  # of θ, most terms cancel
-    elif value.name == "inner_product" and f.cosine is not None:
-        share = abs(f.cosine)
-    return share / _ratio_of_lengths(f.part)
+            return slowness * min(path, 1.0) ** value.order
+        if value.order == "exact":
+            return _INTEGRATOR_ERROR * min(max(path, least_exact_path(f)), EXACT_PATH) ** _INTEGRATOR_ORDER
+        if value.name == "horizontal_projection":
+            is_horizontal = f.radial == 1.0 or (f.turn < 1.0 and f.empty_rows >= f.h)
+            return 0.0 if is_horizontal else 1.0 if f.vertical is None else f.vertical
+        if value.name == "riemannian_hessian" or (
+            value.name == "riemannian_gradient" and f.vertical is not None and f.vertical < 0.5  # of a loss, too
+        ):
+            return f.slope
+        if value.name == "christoffel" and f.radial == 1.0:
+            return 0.1 * slowness**2  # of θ, most terms cancel
+        return abs(f.cosine) if value.name == "inner_product" and f.cosine is not None else 1.0
+
+    return [estimate(value) / whole for value in values]
 
 
 def _ratio_of_lengths(ratio: float) -> float:

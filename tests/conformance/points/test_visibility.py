@@ -8,7 +8,7 @@ from refgeo import paper
 from refgeo.conformance.judging.evidence import SURELY_WRONG_RATIO, WRONG_RATIO, compare, error_units, relative_to
 from refgeo.conformance.points.covering_design import covering_design, visible_levels
 from refgeo.conformance.points.scene import generate
-from refgeo.conformance.points.visibility import is_fault_visible
+from refgeo.conformance.points.visibility import find_visible
 from refgeo.conformance.protocol.call import Answer
 from refgeo.conformance.protocol.operations import VALUES
 
@@ -38,7 +38,7 @@ def test_a_fault_of_the_size_of_the_determined_part_is_wrong_where_the_design_co
         with np.errstate(all="ignore"):
             scene = generate(features, metric, "float64", 1)
             for name, value in VALUES.items():
-                if value.order == "exact" or not is_fault_visible(features, value):
+                if value.order == "exact" or not all(find_visible(features, [value])):
                     continue
                 units = error_units(scene, value)
                 shows = units.decisive & (determined_part(scene, value) > WRONG_RATIO * units.gram)
