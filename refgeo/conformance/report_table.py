@@ -58,7 +58,7 @@ def cells_of(rows: Sequence[Row]) -> Iterator[tuple[dict[str, str], str]]:
             "worst ratio": f"{row.worst_ratio:.2g}" if is_counted and row.worst_ratio is not None else "-",
             "digits kept": "-" if row.digits_kept is None else f"{row.digits_kept:.1f}",
             "verdict": row.outcome,
-            "worst case": row.worst_case.location if row.worst_case and is_counted else "-",
+            "worst case": str(row.worst_case) if row.worst_case and is_counted else "-",
         }
         yield cells, _STYLES.get(row.outcome, "yellow")
 
