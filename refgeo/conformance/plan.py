@@ -73,6 +73,11 @@ class Plan:
         """Whether searches and trajectories are run, which choose their own points."""
         return self.cases is None and self.points.is_generated
 
+    def generate_points(self) -> None:
+        """Generate the design of the points, if it is needed, so that what is sent to other processes contains it."""
+        if self.points.is_generated:
+            self.points.select(self.metrics[0], self.cases)
+
     @property
     def checks(self) -> list[Check]:
         """The selected checks."""

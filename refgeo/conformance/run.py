@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -124,11 +125,16 @@ def check(
         raise ValueError(f"progress: expected a function of (done, total, what), got {progress!r}")
     where = Points(profile, dtype, seed, relaxation, points, checkpoint, layout, heads, key_value_heads)
     plan = Plan.of(metrics, checks, where, cases, options)
+    backend = "refgeo.paper" if backend is None else backend
     with one_thread(), ExitStack() as stack:
-        loaded = Backend.of("refgeo.paper" if backend is None else backend, timeout)
-        if loaded is not backend:
-            stack.callback(loaded.close)
-        return judge_all(plan, loaded, progress or no_progress)
+        parallel = _start_parallel_runs(plan, backend, stack)
+        with ThreadPoolExecutor(1) as pool:
+            generated = pool.submit(plan.generate_points)  # while processes start
+            loaded = Backend.of(backend, timeout)
+            if loaded is not backend:
+                stack.callback(loaded.close)
+        generated.result()
+        return judge_all(plan, loaded, progress or no_progress, parallel)
 
 
 @dataclass
@@ -191,13 +197,17 @@ def judge_metric_in_child(line: Connection, metric: str) -> None:
 
 
 class ParallelRun:
-    """The run of one metric in another process, which imports its modules while this one generates the points."""
+    """The run of one metric in another process, which imports its modules until it gets the backend and the plan."""
 
-    def __init__(self, backend: Backend, metric: str) -> None:
+    def __init__(self, metric: str) -> None:
         self.metric, self.far = metric, (0, 0, "")
         self.child = ChildProcess(judge_metric_in_child, metric)
-        self.child.send((backend.spec, backend.name, backend.timeout, backend.described))
         self.last: Any = None
+
+    def begin(self, plan: Plan, backend: Backend) -> None:
+        """Send the backend and the plan."""
+        self.child.send((backend.spec, backend.name, backend.timeout, backend.described))
+        self.child.send(plan)
 
     def poll(self, waiting: float = 0.0) -> bool:
         """Receive what the process has sent, and return whether it has ended."""
@@ -219,26 +229,27 @@ class ParallelRun:
         return cast(MetricResult, self.last)
 
 
-def judge_all(plan: Plan, backend: Backend, show: Progress = no_progress) -> Report:
-    """Judge all metrics, and return the report.
-
-    The metrics are judged in parallel, each as a whole run with a backend process of its own, if there are enough
-    processors and the backend can be loaded by name; otherwise in turn.
-    """
-    first, *rest = plan.metrics
+def _start_parallel_runs(plan: Plan, backend: Any, stack: ExitStack) -> list[ParallelRun]:
+    """Start a process for each metric but the first, if there are enough processors and the backend has a name."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = processors - 1 if backend.has_own_process else 0
+    is_named = backend.has_own_process if isinstance(backend, Backend) else isinstance(backend, (str, os.PathLike))
+    parallel = [ParallelRun(metric) for metric in plan.metrics[1 : processors * is_named]]
+    for run in parallel:
+        stack.callback(run.child.close)
+    return parallel
+
+
+def judge_all(
+    plan: Plan, backend: Backend, show: Progress = no_progress, parallel: Sequence[ParallelRun] = ()
+) -> Report:
+    """Judge all metrics, and return the report: in turn, but for those of other processes."""
+    first, *rest = (metric for metric in plan.metrics if metric not in [run.metric for run in parallel])
     with ExitStack() as stack:
-        parallel = [ParallelRun(backend, metric) for metric in rest[:count]]
         for run in parallel:
-            stack.callback(run.child.close)
-        if plan.points.is_generated:
-            plan.points.select(first, plan.cases)  # generated once: what is sent contains them
-        for run in parallel:
-            run.child.send(plan)
+            run.begin(plan, backend)
         results: list[MetricResult] = []
         try:
-            for metric in (first, *rest[count:]):
+            for metric in (first, *rest):
                 own = backend if metric == first else backend.restart()
                 if own is not backend:
                     stack.callback(own.close)
@@ -275,7 +286,7 @@ _POLL_INTERVAL, _LAST_WAIT = 0.2, 10.0
 
 
 def _report_progress(
-    show: Progress, before: int, runs: list[ParallelRun], metrics: int, done: int, total: int, what: str
+    show: Progress, before: int, runs: Sequence[ParallelRun], metrics: int, done: int, total: int, what: str
 ) -> None:
     """Report the progress of all metrics together; each has the same number of points."""
     for run in runs:
