@@ -2,7 +2,8 @@
 
 No result may depend on how arrays lie in memory, on preceding calls, or on the thread. Each of these *circumstances* is
 therefore a metamorphic relation: a changed call must give the result of the plain one. Changed calls replace plain ones
-at most points, and a plain call is made only to find out to what the failure of a changed one must be attributed.
+at most points. One call tests a memory layout and a preceding call together, as in group testing; if it fails, each is
+tested alone, and a plain call shows to what the failure must be attributed.
 """
 
 from __future__ import annotations

@@ -382,7 +382,8 @@ def _select_blocks(
 ) -> Iterator[tuple[tuple[int, ...], int]]:
     """Yield the blocks of a batch to be listed, each with the number of blocks that it represents.
 
-    In a large batch, these are the blocks that are enclosed or inaccurate, and the worst one of all others.
+    In a large batch, these are the blocks that are enclosed or inaccurate, the first one, which all values then have in
+    common, and the worst one of all others.
     """
     if errors.size <= _MAX_LISTED_BLOCKS:
         yield from ((block, 1) for block in np.ndindex(errors.shape))
@@ -390,6 +391,7 @@ def _select_blocks(
     with np.errstate(all="ignore"):
         ratios = errors / units.gram
     is_listed = ~(ratios <= MAX_RATIO) | (False if enclosed is None else enclosed)
+    is_listed.flat[0] = True
     if not is_listed.all():
         worst = np.unravel_index(np.argmax(np.where(is_listed, -1.0, ratios)), errors.shape)
         yield tuple(map(int, worst)), int(np.sum(~is_listed))

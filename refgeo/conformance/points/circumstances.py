@@ -314,6 +314,8 @@ def assign_circumstances(points: Sequence[Features]) -> list[list[Circumstance]]
     >>> [len(circumstances) > 30 for circumstances in single], max(map(len, many))
     ([True], 1)
     """
+    if len(points) == 1:
+        return [[BASELINE, *(circumstance for circumstance in CIRCUMSTANCES if circumstance.is_testable(points[0]))]]
     items: list[tuple[Circumstance, Sequence[int]]] = [(BASELINE, [i]) for i in range(len(points))[:_MIN_PLAIN_POINTS]]
     reveals_faults = [is_sensitive(features) for features in points]
     shapes = [(features.h > NARROW, math.prod(features.blocks) > 1) for features in points]

@@ -477,8 +477,6 @@ def distribute(
     >>> distribute([[("h", 1)], [("h", 2)]], [("a", [0, 1]), ("b", [0, 1]), ("a", [0, 1])])
     [['a'], ['b', 'a']]
     """
-    if len(points) == 1:
-        return [[*dict.fromkeys(item for item, admissible in items if admissible)]]
     assigned: list[dict[Any, None]] = [{} for _ in points]
     meetings: Counter[Any] = Counter()
     for item, admissible in items:
