@@ -14,7 +14,7 @@ import refgeo as rg
 from refgeo import paper
 from refgeo.conformance.judging.scope import Scope
 from refgeo.conformance.judging.verdict import Verdict
-from refgeo.conformance.points.circumstances import CIRCUMSTANCES, assign_circumstances
+from refgeo.conformance.points.circumstances import CIRCUMSTANCES, assign_circumstances, combine
 from refgeo.conformance.points.covering_design import covering_design
 
 SEEDS = (0, 1, 2)
@@ -272,3 +272,28 @@ def test_two_vectors_can_both_be_horizontal(seed):
         return tuple((1.0 + 0.01 * both) * x for x in paper.christoffel(metric, G, H, a_G, a_H, b_G, b_H))
 
     assert row_of("christoffel", seed, christoffel=christoffel)[0].verdict is Verdict.WRONG
+
+
+def test_what_fails_only_in_two_circumstances_at_once_is_wrong():
+    """Arrays that are not contiguous, right after a call in the other metric, and neither of the two alone."""
+    latest = [""]
+
+    def riemannian_gradient(metric, G, H, e_G, e_H):
+        is_changed, latest[0] = metric != latest[0], metric
+        right = paper.riemannian_gradient(metric, G, H, e_G, e_H)
+        is_strided = not G.flags.c_contiguous
+        return tuple(2.0 * x for x in right) if is_changed and is_strided else right
+
+    report = rg.check(
+        SimpleNamespace(riemannian_gradient=riemannian_gradient), checks=["riemannian_gradient"], metrics=["mix"],
+        cases=["5x4x2/k3"],
+    )  # fmt: skip
+    assert report.wrong == ["riemannian_gradient[mix]"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_most_layouts_share_a_call_with_a_preceding_call(seed):
+    assigned = assign_circumstances(covering_design("quick", seed))
+    count = sum(c in CIRCUMSTANCES for circumstances in assigned for c in circumstances)
+    calls = sum(c[0] in CIRCUMSTANCES for circumstances in assigned for c in combine(circumstances))
+    assert calls <= 0.9 * count
