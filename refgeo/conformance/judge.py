@@ -50,13 +50,14 @@ _MAX_CONFIRMED_POINTS, _DRAWS_PER_POINT, _FRESH_DRAW = 4, 2, 70
 """Number of points at which a lenient verdict is confirmed, of fresh points for each, and where their draws begin."""
 _MAX_DIAGNOSIS_WORK = 4000.0
 """Work of all diagnoses of a metric, in calls at small points (`Work`); chosen, about ten seconds."""
-_MAX_TINY_SIZE, _MAX_WATCHED = 600, 10
+_MAX_TINY_SIZE, _MAX_ALWAYS_ENCLOSED = 600, 10
 """(n + m)h² of a block up to which its enclosure takes about half a millisecond, and the number of such points at which
 a right result is enclosed, for each value; chosen."""
 _REPETITIONS = 2
 """Number of times that a failure must recur in a circumstance, and not without it, to be attributed to it."""
 _INCONCLUSIVE = (Event.EXHAUSTED, Event.LAYOUT)
-"""Failures that are no fault: in a circumstance, calls take more time and memory, and layouts may be refused."""
+"""Failures that are no fault: in a circumstance, calls take more time and memory, and layouts may be refused, also by a
+NotImplementedError of a function that has results elsewhere."""
 
 
 class Judge:
@@ -86,7 +87,7 @@ class Judge:
         self._recorded: set[tuple[str, str]] = set()
         self._conduct_seen: set[str] = set()
         self._proofs: defaultdict[str, set[str]] = defaultdict(set)
-        self._n_watched = Counter[str]()
+        self._n_enclosed = Counter[str]()
         self._work = Work(_MAX_DIAGNOSIS_WORK)
 
     def prime(self) -> None:
@@ -112,7 +113,8 @@ class Judge:
             changed = [c for c in circumstances if c != BASELINE and self._is_applicable(part, value, c)]
             if (BASELINE in circumstances or not changed) and self._is_applicable(scene, value, BASELINE):
                 self.evidence[value.name] += self._evaluate(scene, value)
-            for combination in combine(changed):
+            is_whole = self.plan.cases is None  # a named point is judged without combinations, to find the cause
+            for combination in combine(changed, scene.point.sizes[2] if is_whole else 1):
                 self.evidence[value.name] += self._evaluate_changed(part, value, *combination)
 
     def _is_applicable(self, scene: Scene, value: Value, circumstance: Circumstance) -> bool:
@@ -134,12 +136,12 @@ class Judge:
         """
         chosen = circumstances or (BASELINE,)
         scene = next(chosen[0].variants(plain))
-        transforms = [circumstance.transformation(scene, value) for circumstance in chosen]
+        transforms = [t for circumstance in chosen if (t := circumstance.transformation(scene, value))]
         enclosing = enclosing or self._choose_enclosing(scene, value)
         evidence = evaluate(scene, value, partial(self._call, scene), partial(apply_all, transforms), enclosing)
         proofs = (e for e in evidence if e.enclosed and e.is_likely_wrong and e.ratio > SURELY_WRONG_RATIO)
         self._proofs[value.name].update(e.case for e in proofs if chosen == (BASELINE,))
-        return [with_fields(e, circumstance=c.description) for c in circumstances for e in evidence] or evidence
+        return [with_fields(e, circumstance=c.description) for c in chosen for e in evidence]
 
     def _choose_enclosing(self, scene: Scene, value: Value) -> Enclosing:
         """Choose which blocks of a result are enclosed: none if enclosures at several points have proved it wrong.
@@ -148,9 +150,9 @@ class Judge:
         """
         if len(self._proofs[value.name]) >= WRONG_COUNT:
             return "never"
-        is_watched = scene.enclosed_size <= _MAX_TINY_SIZE and self._n_watched[value.name] < _MAX_WATCHED
-        self._n_watched[value.name] += is_watched
-        return "worst" if is_watched else "in doubt"
+        is_enclosed = scene.enclosed_size <= _MAX_TINY_SIZE and self._n_enclosed[value.name] < _MAX_ALWAYS_ENCLOSED
+        self._n_enclosed[value.name] += is_enclosed
+        return "worst" if is_enclosed else "in doubt"
 
     def _call(self, scene: Scene, call: Call) -> Answer:
         """Make a call, and record its breaches of conduct."""
@@ -164,18 +166,25 @@ class Judge:
         What fails in none of them alone is due to chance, to an earlier call, or to the circumstances together.
         """
         evidence = self._evaluate(scene, value, *circumstances)
-        if _is_passed(evidence):
-            is_decisive = any(e.decisive and e.event is Event.RESULT for e in evidence)
-            for rule in {c.rule for c in circumstances if c.rule and is_decisive}:
-                self._record(rule, scene, value.operation.name)
+        if self._is_passed(scene, value, evidence, *circumstances):
             return evidence
         if len(circumstances) == 1:
             return self._attribute(circumstances[0], scene, value, evidence)
         alone = {c: self._evaluate(scene, value, c) for c in circumstances}
-        if all(map(_is_passed, alone.values())):
-            unexplained = [replace(e, circumstance="") for e in evidence if e.is_failure]
-            return [e for items in alone.values() for e in items] + unexplained
-        return [e for c, items in alone.items() for e in self._attribute(c, scene, value, items)]
+        attributed = [e for c, items in alone.items() for e in self._attribute(c, scene, value, items)]
+        if all(self._is_passed(scene, value, items) for items in alone.values()):
+            attributed += dict.fromkeys(replace(e, circumstance="") for e in evidence if e.is_failure)
+        return attributed
+
+    def _is_passed(self, scene: Scene, value: Value, evidence: list[Evidence], *circumstances: Circumstance) -> bool:
+        """Return whether a call has neither failed nor ended inconclusively; record the rules it has kept."""
+        has_results = any(e.event is Event.RESULT for e in self.evidence[value.name])
+        inconclusive = (*_INCONCLUSIVE, Event.NOT_IMPLEMENTED) if has_results else _INCONCLUSIVE
+        is_passed = not any(e.is_failure or e.event in inconclusive for e in evidence)
+        is_decisive = any(e.decisive and e.event is Event.RESULT for e in evidence)
+        for rule in {c.rule for c in circumstances if c.rule and is_passed and is_decisive}:
+            self._record(rule, scene, value.operation.name)
+        return is_passed
 
     def _attribute(
         self, circumstance: Circumstance, scene: Scene, value: Value, evidence: list[Evidence]
@@ -185,7 +194,7 @@ class Judge:
         It is attributed to the circumstance only if the plain call passes, if the failure recurs each time in the
         circumstance and never without it, and if it is not due to the numbers that the changed call has.
         """
-        if _is_passed(evidence):
+        if self._is_passed(scene, value, evidence, circumstance):
             return evidence
         failures, plain = [e for e in evidence if e.is_failure], self._evaluate(scene, value)
         if not failures or any(e.is_failure for e in plain):
@@ -312,11 +321,6 @@ class Judge:
         self.evidence[check] = evidence
         failed = FailedCheck(CHECKS[check], self.metric, self.backend, self.evidence, self.points, self._work)
         return diagnose(failed)
-
-
-def _is_passed(evidence: list[Evidence]) -> bool:
-    """Return whether no call has failed, or ended in a way that shows nothing of its circumstance."""
-    return not any(e.is_failure or e.event in _INCONCLUSIVE for e in evidence)
 
 
 def _values_to_evaluate(plan: Plan, backend: Backend) -> list[Value]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -128,12 +127,9 @@ def check(
     backend = "refgeo.paper" if backend is None else backend
     with one_thread(), ExitStack() as stack:
         parallel = _start_parallel_runs(plan, backend, stack)
-        with ThreadPoolExecutor(1) as pool:
-            generated = pool.submit(plan.generate_points)  # while processes start
-            loaded = Backend.of(backend, timeout)
-            if loaded is not backend:
-                stack.callback(loaded.close)
-        generated.result()
+        loaded = Backend.of(backend, timeout, plan.generate_points)
+        if loaded is not backend:
+            stack.callback(loaded.close)
         return judge_all(plan, loaded, progress or no_progress, parallel)
 
 
@@ -189,7 +185,9 @@ def judge_metric_in_child(line: Connection, metric: str) -> None:
     try:
         backend = Backend(*line.recv())
         backend.start()
-        result: Any = judge_metric(line.recv(), backend, metric, lambda *far: line.send(far))
+        plan = line.recv()
+        with one_thread():
+            result: Any = judge_metric(plan, backend, metric, lambda *far: line.send(far))
         backend.close()
     except Exception as error:
         result = error
@@ -233,7 +231,7 @@ def _start_parallel_runs(plan: Plan, backend: Any, stack: ExitStack) -> list[Par
     """Start a process for each metric but the first, if there are enough processors and the backend has a name."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     is_named = backend.has_own_process if isinstance(backend, Backend) else isinstance(backend, (str, os.PathLike))
-    parallel = [ParallelRun(metric) for metric in plan.metrics[1 : processors * is_named]]
+    parallel = [ParallelRun(metric) for metric in (plan.metrics[1:processors] if is_named else [])]
     for run in parallel:
         stack.callback(run.child.close)
     return parallel
@@ -244,6 +242,7 @@ def judge_all(
 ) -> Report:
     """Judge all metrics, and return the report: in turn, but for those of other processes."""
     first, *rest = (metric for metric in plan.metrics if metric not in [run.metric for run in parallel])
+    plan.generate_points()
     with ExitStack() as stack:
         for run in parallel:
             run.begin(plan, backend)

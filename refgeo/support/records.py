@@ -12,10 +12,11 @@ def with_fields(record: _Record, **fields: Any) -> _Record:
 
     Examples
     --------
-    >>> from refgeo.conformance.points.features import Features
-    >>> with_fields(Features(h=2), t=2.5).name
-    '5x4x2/k3/t=2.5'
+    >>> from types import SimpleNamespace
+    >>> with_fields(SimpleNamespace(h=2, t=1.0), t=2.5)
+    namespace(h=2, t=2.5)
     """
+    assert fields.keys() <= vars(record).keys()
     copy = object.__new__(type(record))
     vars(copy).update(vars(record), **fields)
     return copy

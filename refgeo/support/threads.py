@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,9 @@ from typing import Any
 LEAST = 10_000
 """Below so many numbers BLAS uses one thread anyway."""
 _in_control = threading.RLock()
+NUMBER_OF_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+"""Environment variables from which BLAS libraries read their number of threads when they are loaded."""
+_HAS_ONE_THREAD = all(os.environ.get(name) == "1" for name in NUMBER_OF_THREADS)
 
 
 @lru_cache(maxsize=1)
@@ -39,7 +43,7 @@ def one_thread(size: float = math.inf) -> Iterator[int]:
     ...     {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
     {1}
     """
-    if size < LEAST or not _in_control.acquire(blocking=False):
+    if size < LEAST or _HAS_ONE_THREAD or not _in_control.acquire(blocking=False):
         yield 1
         return
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -49,6 +49,8 @@ class Backend:
     known : dict, optional
         What another process of the same backend has `described`. It is then loaded with the first call, which
         fails if loading does.
+    meanwhile : callable
+        What is done while its process starts.
 
     Attributes
     ----------
@@ -81,6 +83,7 @@ class Backend:
         name: str | None = None,
         timeout: float = TIMEOUT,
         known: dict[str, Any] | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
         timeout = float("inf") if timeout == float("inf") else number("timeout", timeout, "seconds", above=0.0)
         self.spec = os.fspath(implementation) if isinstance(implementation, (str, os.PathLike)) else None
@@ -97,6 +100,9 @@ class Backend:
         self.where = "this process" if self.spec is None else "a process of its own"
         self._server = Thread(implementation, FUNCTIONS) if self.spec is None else Process(self.spec, FUNCTIONS)
         try:
+            if not known:
+                self.start()
+                meanwhile()
             self.described: dict[str, Any] = known or self._server.request(Call(action="describe"), START_TIMEOUT).parts
         except ProcessLost as lost:
             raise BackendError(f"backend {self.spec}: importing it failed: {lost}") from None
@@ -113,7 +119,7 @@ class Backend:
             )
 
     @classmethod
-    def of(cls, backend: Any, timeout: float = TIMEOUT) -> Backend:
+    def of(cls, backend: Any, timeout: float = TIMEOUT, meanwhile: Callable[[], None] = lambda: None) -> Backend:
         """Return the backend for a `Backend`, a name, a module or an object.
 
         Examples
@@ -121,7 +127,7 @@ class Backend:
         >>> Backend.of("refgeo.paper").spec
         'refgeo.paper'
         """
-        return backend if isinstance(backend, Backend) else cls(backend, timeout=timeout)
+        return backend if isinstance(backend, Backend) else cls(backend, timeout=timeout, meanwhile=meanwhile)
 
     def provides(self, function: str) -> bool:
         """Return whether the backend has a function.

@@ -47,24 +47,28 @@ class Coverage:
         self._measured.set_option("run:disable_warnings", ["no-data-collected", "module-not-measured", "couldnt-parse"])
         for only_raises in (r"^\s*raise\b", r"^\s*if\b[^\n]*:\s*raise\b", r"\bexcept\b[^\n]*:\s*\n\s*raise\b"):
             self._measured.exclude(only_raises)
-        self._is_on = False
+        self._context = ""
+        self._measured.start()
 
-    def switch(self, is_on: bool) -> None:
-        """Start or stop to record lines; only those that decisive calls reach are of interest."""
-        if is_on != self._is_on:
-            self._is_on = is_on
-            (self._measured.start if is_on else self._measured.stop)()
+    def switch_context(self, context: str) -> None:
+        """Attribute the lines that are reached from now on to "decisive" calls or to "other" ones."""
+        if context != self._context:
+            self._context = context
+            self._measured.switch_context(context)
 
     def data(self) -> CoverageData:
         """Return, for every function that decisive calls have entered, the lines and branches that they have not
         reached.
         """
-        self.switch(is_on=False)
+        self._measured.stop()
         try:
             with contextlib.redirect_stdout(io.StringIO()) as printed:
-                self._measured.json_report(outfile="-")
+                self._measured.json_report(outfile="-", contexts=["decisive"])
         except Exception:  # nothing of its own was reached at all, or no file is there any more
             return {}
+        finally:
+            self._measured.start()
+            self._measured.switch_context(self._context)
         files = json.loads(printed.getvalue())["files"]
         missed = {}
         for name, file in files.items():

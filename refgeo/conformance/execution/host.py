@@ -43,7 +43,7 @@ from refgeo.conformance.execution.drivers import (
 )
 from refgeo.conformance.execution.interleaving import interleave_calls, run_in_thread
 from refgeo.conformance.execution.memory_layout import LayoutView, apply_layout, copies
-from refgeo.conformance.execution.messages import CallReceiver, send
+from refgeo.conformance.execution.messages import CallDecoder, send
 from refgeo.conformance.protocol.call import (
     RULE_ARGUMENTS,
     Answer,
@@ -249,7 +249,11 @@ class OutputCapture:
     @contextlib.contextmanager
     def silence(self) -> Iterator[None]:
         """Return a context in which output and warnings are discarded."""
-        if self._stream.closed:  # by somebody
+        try:
+            is_closed = self._stream.closed  # by somebody
+        except ValueError:  # or detached
+            is_closed = True
+        if is_closed:
             self._open()
         with (
             contextlib.redirect_stdout(self._stream),
@@ -325,7 +329,7 @@ class Host:
         if call.action == "coverage":
             return Answer(self.coverage.data() if self.coverage else {})
         if self.coverage is not None:
-            self.coverage.switch(is_on=call.decisive)
+            self.coverage.switch_context("decisive" if call.decisive else "other")
         breaches: Breaches = {}
         with self.capture.silence():
             for earlier in call.preceding:
@@ -557,7 +561,7 @@ def serve(line: Connection, spec: str, functions: Sequence[str], most_memory: in
         problem = str(error)
     except ImportError as error:
         problem = f"importing coverage, which refgeo needs, failed: {error}"
-    own, forks, receiver = os.getpid(), list[bool](), CallReceiver()
+    own, forks, decoder = os.getpid(), list[bool](), CallDecoder()
     copies_read, copies_write = os.pipe()
     os.register_at_fork(after_in_parent=lambda: forks.append(True))
     while True:  # plain data alone, which any copy of this module understands
@@ -565,7 +569,7 @@ def serve(line: Connection, spec: str, functions: Sequence[str], most_memory: in
         if problem:
             send(line, (number, (), (BackendError.__name__, problem), {}))
             return
-        answer = host.answer(receiver.unpack(*data))
+        answer = host.answer(decoder.decode(*data))
         if os.getpid() != own:  # a copy of the process that has returned from the function, too
             os.write(copies_write, b"1")
             os._exit(0)

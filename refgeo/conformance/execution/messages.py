@@ -17,24 +17,25 @@ from refgeo.conformance.protocol.call import Call
 _MAGIC = b"refgeo:"
 """The first bytes of every message from a backend's process, after the length that `Connection.send_bytes` writes."""
 _HEADER = f"!i{len(_MAGIC)}s"
+"""The format of both."""
 
 
 _MAX_KEPT = 1 << 20
 """Number of entries of arrays after which both ends of a connection drop those that they keep; chosen, 8 MiB."""
 
 
-class CallSender:
-    """Converts calls to plain data in which an array that cannot change is sent once, and named by a number later."""
+class CallEncoder:
+    """Convert calls to plain data in which an array that cannot change is sent once, and named by a number later."""
 
     def __init__(self) -> None:
         self._kept: dict[int, npt.NDArray[Any]] = {}
         self._size = 0
 
-    def pack(self, call: Call) -> tuple[bool, dict[int, npt.NDArray[Any]], dict[str, Any]]:
+    def encode(self, call: Call) -> tuple[bool, dict[int, npt.NDArray[Any]], dict[str, Any]]:
         """Return whether the other end must drop what it keeps, what it must keep now, and the call."""
         is_full, new = self._size > _MAX_KEPT, dict[int, npt.NDArray[Any]]()
         if is_full:
-            self.__init__()  # type: ignore[misc]
+            self._kept, self._size = {}, 0
 
         def represent(array: npt.NDArray[Any]) -> Any:
             if array.flags.writeable:
@@ -47,15 +48,17 @@ class CallSender:
         return is_full, new, call.to_dict(represent)
 
 
-class CallReceiver:
-    """Restores calls from the data of a `CallSender`."""
+class CallDecoder:
+    """Restore calls from the data of a `CallEncoder`."""
 
     def __init__(self) -> None:
         self._kept: dict[int, npt.NDArray[Any]] = {}
 
-    def unpack(self, is_full: bool, new: dict[int, npt.NDArray[Any]], call: dict[str, Any]) -> Call:
+    def decode(self, is_full: bool, new: dict[int, npt.NDArray[Any]], call: dict[str, Any]) -> Call:
         """Return the call."""
-        self._kept = new if is_full else self._kept | new
+        if is_full:
+            self._kept.clear()
+        self._kept.update(new)
         return Call.from_dict(call, lambda x: self._kept[x] if isinstance(x, int) else x)
 
 

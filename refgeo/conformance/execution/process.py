@@ -23,16 +23,17 @@ from pathlib import Path
 from typing import Any
 
 from refgeo.conformance.execution.host import Host, OutputCapture, serve
-from refgeo.conformance.execution.messages import CallSender, ForeignData, receive
+from refgeo.conformance.execution.messages import CallEncoder, ForeignData, receive
 from refgeo.conformance.protocol.call import Answer, BackendError, Call, Event, NoResult
 from refgeo.support.files import origin, place_of
+from refgeo.support.threads import NUMBER_OF_THREADS
 
 MAX_MEMORY = min(8 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
 """Bytes of data that a backend's process may hold: half of the machine's memory, at most 8 GiB; chosen."""
 START_TIMEOUT = 300.0
 """Seconds that the import of a backend may take; chosen."""
 _SETTINGS = {
-    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"),
+    **dict.fromkeys(NUMBER_OF_THREADS, "1"),
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # JAX takes most of a GPU's memory for its first process
 }
 _BOOT = """
@@ -58,9 +59,7 @@ class CallTimeout(ProcessLost):
 
 
 class ChildProcess:
-    """A process that runs ``function(line, *arguments)``, with BLAS in one thread, and ends when this process ends.
-
-    A user's own number of threads holds for backends (`judged`).
+    """A process that runs ``function(line, *arguments)`` and ends when this process ends.
 
     Attributes
     ----------
@@ -80,7 +79,7 @@ class ChildProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _BOOT, str(their_line.fileno())],
                 pass_fds=[their_line.fileno()],
-                env={**_SETTINGS, **os.environ, _JUDGED_VARIABLE: judged} if judged else {**os.environ, **_SETTINGS},
+                env={**_SETTINGS, **os.environ, **({_JUDGED_VARIABLE: judged} if judged else {})},
                 stdin=subprocess.DEVNULL,
                 cwd=None if has_working_directory() else os.sep,
                 start_new_session=True,  # an interrupt is for this process, which ends that one
@@ -179,27 +178,26 @@ class Process:
         self._is_loaded = False
         self._number = 0
 
-    def start(self) -> None:
-        """Start the process, unless it runs."""
+    def start(self) -> ChildProcess:
+        """Return the process, which is started unless it runs."""
         if self._child is None:
-            self._child, self._sender = (
+            self._child, self._encoder = (
                 ChildProcess(*self._arguments, judged=_absolute(self._arguments[1])),
-                CallSender(),
+                CallEncoder(),
             )
             self._is_loaded = False
+        return self._child
 
     def request(self, call: Call, timeout: float) -> Answer:
         """Send a call, and return the answer."""
-        self.start()
+        child = self.start()
         if not self._is_loaded:
             self._is_loaded = True
             if call.action != "describe":  # which may take as long as importing it does
                 self.request(Call(action="describe"), START_TIMEOUT)
-        child = self._child
-        assert child is not None
         self._number += 1
         try:
-            child.line.send_bytes(pickle.dumps((self._number, self._sender.pack(call))))
+            child.line.send_bytes(pickle.dumps((self._number, self._encoder.encode(call))))
             number = 0
             while number != self._number:  # a late or second answer belongs to another call
                 number, parts, failure, breaches = receive(child.line, min(timeout, 1e6))

@@ -454,7 +454,7 @@ def _errors_against_oracle(
             gap = part[block] - enclosure.mid
             # Only what certainly lies outside of the enclosure counts; NaN stays NaN.
             distance[block] = np.sign(gap) * np.maximum(np.abs(gap) - enclosure.rad, 0.0)
-        errors[block] = relative_to(scene.length(tuple(map(np.copy, distances))), scale)[block]
+        errors[block] = relative_to(scene.length(distances), scale)[block]
         tolerance = REFERENCE_ERROR * units.attainable[block] * (1.0 + error)
         is_confirmed = errors[block] == error or abs(errors[block] - error) <= tolerance
         if in_doubt[block] and reference is not None and is_confirmed:

@@ -8,7 +8,6 @@ attributed to a circumstance only if the plain call is right at the same point.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -200,6 +199,11 @@ class Circumstance:
         rules = {"layout": "takes_any_memory_layout", "concurrent": "thread_safe", "thread": "thread_safe"}
         return rules.get(self.kind, "")
 
+    @property
+    def is_combinable(self) -> bool:
+        """Whether one call can test it with another one: a layout that makes no call before, nor needs equal rows."""
+        return self.kind == "preceding" or (self.kind == "layout" and self.name not in ("reused", "overlapping"))
+
     def transformation(self, scene: Scene, value: Value) -> Transformation | None:
         """Create the function that changes the plain call of a value at a point; None if there is no such call."""
         if self.kind not in ("preceding", "concurrent"):
@@ -241,8 +245,8 @@ _MAX_THREAD_COST, _MAX_THREAD_BLOCKS = 10_000, 20
 chosen."""
 _MAX_NARROW_COST = 2_000
 """The largest cost of the points with narrow heads that are preferred; chosen: dozens of heads with h = 4."""
-_BALANCE = 0.03
-"""Cost of a point's circumstance, in calls, for the choice between points; chosen, so that they are spread."""
+_CROWDING_COST = 0.03
+"""Cost of each circumstance of a point, in calls, for the choice between points; chosen, so that they are spread."""
 _MAX_NESTED = 3
 """The number of points with several leading dimensions, the cheapest ones, at which layouts are tested; chosen."""
 _MIN_PLAIN_POINTS = 4
@@ -257,33 +261,28 @@ _NUMBERS = {circumstance: k for k, circumstance in enumerate(CIRCUMSTANCES, 1)}
 """A number of each circumstance, which decides which rows of its points are negated (`Scene.sign_flipped`)."""
 
 
-def _count_added_calls(assigned: Sequence[Circumstance], circumstance: Circumstance) -> float:
-    """Return how many calls one more circumstance adds to a point; of equal numbers, that with fewer circumstances is
-    less. The first one adds none, as it replaces the plain call.
-    """
-    before, after = (max(len(combine(x)), 1) for x in (assigned, [*assigned, circumstance]))
-    return after - before + _BALANCE * len(assigned)
-
-
-def apply_all(transformations: Iterable[Transformation | None], call: Call) -> Call:
+def apply_all(transformations: Iterable[Transformation], call: Call) -> Call:
     """Apply transformations to a call, one after another."""
-    return functools.reduce(
-        lambda changed, transform: transform(changed) if transform else changed, transformations, call
-    )
+    for transform in transformations:
+        call = transform(call)
+    return call
 
 
-def combine(circumstances: Iterable[Circumstance]) -> list[tuple[Circumstance, ...]]:
-    """Group circumstances that one call can test: a call before it, and the layout of its own arrays.
+def combine(circumstances: Iterable[Circumstance], h: int) -> list[tuple[Circumstance, ...]]:
+    """Group circumstances that one call can test: at points with wide heads, a call before it and the layout of its
+    own arrays.
+
+    With narrow heads each is tested alone, as the layout may decide whether a function uses what it keeps.
 
     Examples
     --------
-    >>> combine([Circumstance("layout", "fused"), Circumstance("preceding", "t"), Circumstance("thread")])[0]
-    (Circumstance(kind='preceding', name='t'), Circumstance(kind='layout', name='fused'))
+    >>> chosen = [Circumstance("layout", "fused"), Circumstance("preceding", "t"), Circumstance("thread")]
+    >>> [len(group) for group in combine(chosen, 20)], [len(group) for group in combine(chosen, 4)]
+    ([2, 1], [1, 1, 1])
     """
     groups: dict[str, list[Circumstance]] = {"preceding": [], "layout": [], "": []}
     for circumstance in circumstances:
-        is_alone = circumstance.kind not in groups or circumstance.name == "reused"  # which makes a call before it, too
-        groups["" if is_alone else circumstance.kind].append(circumstance)
+        groups[circumstance.kind if h > NARROW and circumstance.is_combinable else ""].append(circumstance)
     pairs = itertools.zip_longest(groups["preceding"], groups["layout"])
     return [*(tuple(filter(None, pair)) for pair in pairs), *((circumstance,) for circumstance in groups[""])]
 
@@ -329,5 +328,11 @@ def assign_circumstances(points: Sequence[Features]) -> list[list[Circumstance]]
                 shaped = sorted(nested, key=lambda i: points[i].cost)[:_MAX_NESTED] or shaped
             small = [i for i in shaped if not points[i].is_large and (is_wide or points[i].cost <= _MAX_NARROW_COST)]
             items.append((circumstance, small or shaped or sensitive or all_testable[circumstance]))
-    assigned = distribute([sorted(all_levels(features)) for features in points], items, _count_added_calls)
+
+    def added_cost(i: int, assigned: Sequence[Circumstance], circumstance: Circumstance) -> float:
+        """Return the number of calls that it adds, and a little for each circumstance there; the first adds none."""
+        before, after = (max(len(combine(x, points[i].h)), 1) for x in (assigned, [*assigned, circumstance]))
+        return after - before + _CROWDING_COST * len(assigned)
+
+    assigned = distribute([sorted(all_levels(features)) for features in points], items, added_cost)
     return [circumstances or [BASELINE] for circumstances in assigned]

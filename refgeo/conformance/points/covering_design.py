@@ -411,7 +411,10 @@ def _reveals_sizes(point: Features, base: Features) -> bool:
 
 def _apply(sizes: Features, levels: set[Level]) -> Features | None:
     """Apply special levels to a point with nothing special; None if they contradict each other, or cost too much."""
-    overrides = {name: value for kind, level in levels for name, value in SPECIAL_LEVELS[kind][level].items()}
+    pairs = {pair for kind, level in levels for pair in SPECIAL_LEVELS[kind][level].items()}
+    overrides = dict(pairs)
+    if len(overrides) < len(pairs):
+        return None
     point = repair(with_fields(sizes, **overrides))
     limit = math.inf if any(kind == "large" for kind, _ in levels) else _MAX_COST
     is_kept = all(getattr(point, name) == value for name, value in overrides.items())
@@ -451,7 +454,7 @@ def covering_design(profile: str, seed: int = 0) -> tuple[Features, ...]:
 def distribute(
     points: Sequence[Sequence[Level]],
     items: Iterable[tuple[Any, Sequence[int]]],
-    added_cost: Callable[[Sequence[Any], Any], float] = lambda assigned, item: len(assigned),
+    added_cost: Callable[[int, Sequence[Any], Any], float] = lambda i, assigned, item: len(assigned),
 ) -> list[list[Any]]:
     """Assign each item to a point, so that equal items meet many different levels, and no point has many items.
 
@@ -465,7 +468,7 @@ def distribute(
         The items in order, each with the indices of the points that admit it. Repeat an item to assign it again, to
         another point.
     added_cost : callable
-        The cost of one more item at a point with others; by default, the number of these.
+        The cost of one more item at the point i with others; by default, the number of these.
 
     Returns
     -------
@@ -483,7 +486,7 @@ def distribute(
 
         def novelty(i: int, item: Any = item) -> float:
             novel = sum(1.0 / (1 + meetings[item, level]) for level in points[i])
-            return novel / max(len(points[i]), 1) - 0.3 * added_cost([*assigned[i]], item)
+            return novel / max(len(points[i]), 1) - 0.3 * added_cost(i, [*assigned[i]], item)
 
         candidates = [i for i in admissible if item not in assigned[i]]
         if candidates:

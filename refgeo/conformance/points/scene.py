@@ -302,7 +302,7 @@ class Scene:
         if not all(np.isfinite(part).all() for part in parts):
             finite = np.all([np.isfinite(part).all(axis=(-2, -1)) for part in parts], axis=0)
             parts = tuple(np.where(np.isfinite(part), part, 0.0) for part in parts)
-        lengths = self.space.norm(Pair.unchecked(*parts))
+        lengths = self.space.norm(Pair.unchecked(*(part[...] for part in parts)))
         return np.where(finite & np.isfinite(lengths), lengths, np.inf)
 
     # Other scenes

@@ -49,8 +49,12 @@ def estimate_rounding_errors(f: Features, values: Iterable[Value]) -> list[float
     length_ratio = _ratio_of_lengths(f.ratio) if f.ratio not in (0.0, math.inf) else 1.0
     dtype = "float32" if f.single else "float64"
     known = _rounding_errors(max(f.n, f.m), is_long, f.max_condition, length_ratio, dtype)
-    errors = [known[value.name] for value in values]
-    return errors if f.is_in_range("float64", PRECISIONS[dtype].largest) or not f.single else [math.inf] * len(errors)
+
+    def is_in_range(value: Value) -> bool:
+        p = value.loss("inv", 0.0)
+        return not f.single or f.is_in_range("float64", PRECISIONS[dtype].largest, max(2.0 + p, 2.0 * p))
+
+    return [known[value.name] if is_in_range(value) else math.inf for value in values]
 
 
 @lru_cache(1024)
@@ -115,11 +119,11 @@ def determined_parts(f: Features, values: Iterable[Value]) -> list[float]:
     if has_equal_grams or is_empty or f.length == 0.0 or f.ratio == math.inf:
         return [0.0 for _ in values]
     slowness = 3.0 / max(f.max_condition, 3.0)  # vectors are the shorter, the more strongly Γ grows with κ
-    whole, path = _ratio_of_lengths(f.part), f.speed
-    if path is None:
-        path = (1.0 if f.radial == 1.0 else 0.25) * f.length * (abs(f.t) if abs(f.t) <= 4.0 else 1.0)
+    length_ratio = _ratio_of_lengths(f.part)
+    step = (1.0 if f.radial == 1.0 else 0.25) * f.length * (abs(f.t) if abs(f.t) <= 4.0 else 1.0)
+    path = step if f.speed is None else f.speed
 
-    def estimate(value: Value, path: float = path) -> float:
+    def estimate(value: Value) -> float:
         if f.ratio == 0.0 and len(value.operation.sources) > 1:
             return 0.0
         if isinstance(value.order, int):
@@ -137,7 +141,7 @@ def determined_parts(f: Features, values: Iterable[Value]) -> list[float]:
             return 0.1 * slowness**2  # of θ, most terms cancel
         return abs(f.cosine) if value.name == "inner_product" and f.cosine is not None else 1.0
 
-    return [estimate(value) / whole for value in values]
+    return [estimate(value) / length_ratio for value in values]
 
 
 def _ratio_of_lengths(ratio: float) -> float:

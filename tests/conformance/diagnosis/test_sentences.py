@@ -70,10 +70,11 @@ def test_a_loop_that_is_never_exhausted_is_no_line_that_did_not_run(body, missed
     file = tmp_path / "loops.py"
     file.write_text(f"def search():\n{body}", encoding="utf-8")
     coverage = Coverage(str(file))
-    coverage.switch(is_on=True)
+    coverage.switch_context("decisive")
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.reload(importlib.import_module("loops"))
     module.search()
     found = find_uncovered_lines([coverage.data()])
+    coverage._measured.stop()
     capsys.readouterr()
     assert found.get(str(file), []) == missed

@@ -7,7 +7,7 @@ import pytest
 
 import refgeo as rg
 from refgeo.conformance.execution import messages
-from refgeo.conformance.execution.messages import CallReceiver, CallSender
+from refgeo.conformance.execution.messages import CallDecoder, CallEncoder
 from refgeo.conformance.protocol.call import Call
 
 WRITES_TO_ITS_INPUTS = """
@@ -32,14 +32,14 @@ def constant(x):
 @pytest.mark.parametrize(("limit", "expected"), [(3, [2, 2, 2]), (messages._MAX_KEPT, [2, 0, 0])])
 def test_a_call_arrives_as_it_was_sent_and_constant_arrays_travel_once(limit, expected, monkeypatch):
     monkeypatch.setattr(messages, "_MAX_KEPT", limit)
-    sender, receiver = CallSender(), CallReceiver()
+    encoder, decoder = CallEncoder(), CallDecoder()
     G, H, other = constant([[1.0, 2.0]]), constant([[3.0, np.nan]]), np.ones((1, 2))
     counts = []
     for scale in (1.0, 2.0, 3.0):
         call = Call("geodesic", "inv", [G, H, scale * other, G]).after(Call("christoffel", "mix", [H, G]))
-        data = sender.pack(call)
+        data = encoder.encode(call)
         counts.append(len(data[1]))
-        arrived = receiver.unpack(*pickle.loads(pickle.dumps(data)))
+        arrived = decoder.decode(*pickle.loads(pickle.dumps(data)))
         for mine, theirs in ((call, arrived), (call.preceding[0], arrived.preceding[0])):
             assert all(np.array_equal(x, y, equal_nan=True) for x, y in zip(mine.arrays, theirs.arrays, strict=True))
     assert counts == expected

@@ -286,14 +286,15 @@ def test_what_fails_only_in_two_circumstances_at_once_is_wrong():
 
     report = rg.check(
         SimpleNamespace(riemannian_gradient=riemannian_gradient), checks=["riemannian_gradient"], metrics=["mix"],
-        cases=["5x4x2/k3"],
     )  # fmt: skip
     assert report.wrong == ["riemannian_gradient[mix]"]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_most_layouts_share_a_call_with_a_preceding_call(seed):
-    assigned = assign_circumstances(covering_design("quick", seed))
-    count = sum(c in CIRCUMSTANCES for circumstances in assigned for c in circumstances)
-    calls = sum(c[0] in CIRCUMSTANCES for circumstances in assigned for c in combine(circumstances))
-    assert calls <= 0.9 * count
+def test_what_shares_a_call_is_tested_alone_elsewhere(seed):
+    """As another circumstance may mask it."""
+    points = covering_design("quick", seed)
+    assigned = zip(points, assign_circumstances(points), strict=True)
+    groups = [group for f, circumstances in assigned for group in combine(circumstances, f.h)]
+    assert {group[0] for group in groups if len(group) == 1} >= set(CIRCUMSTANCES)
+    assert seed != 0 or sum(len(group) > 1 for group in groups) > 10
