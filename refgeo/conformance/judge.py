@@ -113,8 +113,8 @@ class Judge:
             changed = [c for c in circumstances if c != BASELINE and self._is_applicable(part, value, c)]
             if (BASELINE in circumstances or not changed) and self._is_applicable(scene, value, BASELINE):
                 self.evidence[value.name] += self._evaluate(scene, value)
-            is_whole = self.plan.cases is None  # a named point is judged without combinations, to find the cause
-            for combination in combine(changed, scene.point.sizes[2] if is_whole else 1):
+            h = scene.point.sizes[2] if self.plan.cases is None else 1  # at a named point, each is tested alone
+            for combination in combine(changed, h):
                 self.evidence[value.name] += self._evaluate_changed(part, value, *combination)
 
     def _is_applicable(self, scene: Scene, value: Value, circumstance: Circumstance) -> bool:
@@ -166,25 +166,25 @@ class Judge:
         What fails in none of them alone is due to chance, to an earlier call, or to the circumstances together.
         """
         evidence = self._evaluate(scene, value, *circumstances)
-        if self._is_passed(scene, value, evidence, *circumstances):
+        if self._accept(scene, value, evidence, *circumstances):
             return evidence
         if len(circumstances) == 1:
             return self._attribute(circumstances[0], scene, value, evidence)
         alone = {c: self._evaluate(scene, value, c) for c in circumstances}
         attributed = [e for c, items in alone.items() for e in self._attribute(c, scene, value, items)]
-        if all(self._is_passed(scene, value, items) for items in alone.values()):
+        if all(self._accept(scene, value, items) for items in alone.values()):
             attributed += dict.fromkeys(replace(e, circumstance="") for e in evidence if e.is_failure)
         return attributed
 
-    def _is_passed(self, scene: Scene, value: Value, evidence: list[Evidence], *circumstances: Circumstance) -> bool:
-        """Return whether a call has neither failed nor ended inconclusively; record the rules it has kept."""
+    def _accept(self, scene: Scene, value: Value, evidence: list[Evidence], *circumstances: Circumstance) -> bool:
+        """Return whether a call has neither failed nor ended inconclusively; if so, record the rules it has kept."""
         has_results = any(e.event is Event.RESULT for e in self.evidence[value.name])
         inconclusive = (*_INCONCLUSIVE, Event.NOT_IMPLEMENTED) if has_results else _INCONCLUSIVE
-        is_passed = not any(e.is_failure or e.event in inconclusive for e in evidence)
+        is_accepted = not any(e.is_failure or e.event in inconclusive for e in evidence)
         is_decisive = any(e.decisive and e.event is Event.RESULT for e in evidence)
-        for rule in {c.rule for c in circumstances if c.rule and is_passed and is_decisive}:
+        for rule in {c.rule for c in circumstances if c.rule and is_accepted and is_decisive}:
             self._record(rule, scene, value.operation.name)
-        return is_passed
+        return is_accepted
 
     def _attribute(
         self, circumstance: Circumstance, scene: Scene, value: Value, evidence: list[Evidence]
@@ -194,7 +194,7 @@ class Judge:
         It is attributed to the circumstance only if the plain call passes, if the failure recurs each time in the
         circumstance and never without it, and if it is not due to the numbers that the changed call has.
         """
-        if self._is_passed(scene, value, evidence, circumstance):
+        if self._accept(scene, value, evidence, circumstance):
             return evidence
         failures, plain = [e for e in evidence if e.is_failure], self._evaluate(scene, value)
         if not failures or any(e.is_failure for e in plain):

@@ -242,12 +242,12 @@ def judge_all(
 ) -> Report:
     """Judge all metrics, and return the report: in turn, but for those of other processes."""
     first, *rest = (metric for metric in plan.metrics if metric not in [run.metric for run in parallel])
-    plan.generate_points()
     with ExitStack() as stack:
-        for run in parallel:
-            run.begin(plan, backend)
         results: list[MetricResult] = []
         try:
+            plan.generate_points()
+            for run in parallel:
+                run.begin(plan, backend)
             for metric in (first, *rest):
                 own = backend if metric == first else backend.restart()
                 if own is not backend:

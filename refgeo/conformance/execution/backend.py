@@ -100,7 +100,7 @@ class Backend:
         self.where = "this process" if self.spec is None else "a process of its own"
         self._server = Thread(implementation, FUNCTIONS) if self.spec is None else Process(self.spec, FUNCTIONS)
         try:
-            if not known:
+            if self.has_own_process and not known:
                 self.start()
                 meanwhile()
             self.described: dict[str, Any] = known or self._server.request(Call(action="describe"), START_TIMEOUT).parts

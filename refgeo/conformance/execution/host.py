@@ -6,6 +6,7 @@ not affect the judge. An object without a name is called in the judge's process,
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import difflib
 import functools
@@ -20,13 +21,12 @@ import sys
 import sysconfig
 import traceback
 import warnings
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import numpy.ma
@@ -226,18 +226,31 @@ def _failure(error: BaseException, call: Call, converts: bool) -> NoResult:
 # What it does besides returning --------------------------------------------------------------------------------------
 
 
+@cache
+def _open_null_device() -> TextIO:
+    """Open the null device as a stream, once for the process."""
+    stream = open(os.devnull, "w", encoding="utf-8", errors="replace")  # noqa: SIM115
+    atexit.register(stream.close)
+    return stream
+
+
+def _null_device() -> TextIO:
+    """Return a stream that discards what is written to it; a new one if somebody has closed or detached it."""
+    try:
+        is_closed = _open_null_device().closed
+    except ValueError:  # of a detached stream
+        is_closed = True
+    if is_closed:
+        _open_null_device.cache_clear()
+    return _open_null_device()
+
+
 class OutputCapture:
     """Discards output and warnings; in a process of its own also those of compiled code, by file descriptors."""
 
     def __init__(self, owns_process: bool) -> None:
         self._descriptors = (1, 2) if owns_process else ()
-        self._open()
         self._redirect()
-
-    def _open(self) -> None:
-        """Open the null device, until this object is gone."""
-        self._stream = open(os.devnull, "w", encoding="utf-8", errors="replace")  # noqa: SIM115
-        weakref.finalize(self, self._stream.close)
 
     def _redirect(self) -> None:
         """Redirect the file descriptors to the null device."""
@@ -249,15 +262,9 @@ class OutputCapture:
     @contextlib.contextmanager
     def silence(self) -> Iterator[None]:
         """Return a context in which output and warnings are discarded."""
-        try:
-            is_closed = self._stream.closed  # by somebody
-        except ValueError:  # or detached
-            is_closed = True
-        if is_closed:
-            self._open()
         with (
-            contextlib.redirect_stdout(self._stream),
-            contextlib.redirect_stderr(self._stream),
+            contextlib.redirect_stdout(_null_device()),
+            contextlib.redirect_stderr(_null_device()),
             warnings.catch_warnings(action="ignore"),
         ):
             yield
