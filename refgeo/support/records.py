@@ -12,9 +12,9 @@ def with_fields(record: _Record, **fields: Any) -> _Record:
 
     Examples
     --------
-    >>> from types import SimpleNamespace
-    >>> with_fields(SimpleNamespace(h=2, t=1.0), t=2.5)
-    namespace(h=2, t=2.5)
+    >>> from dataclasses import make_dataclass
+    >>> with_fields(make_dataclass("Curve", ["h", "t"])(2, 1.0), t=2.5)
+    Curve(h=2, t=2.5)
     """
     assert fields.keys() <= vars(record).keys()
     copy = object.__new__(type(record))
