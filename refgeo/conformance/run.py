@@ -240,16 +240,16 @@ def _start_parallel_runs(plan: Plan, backend: Any, stack: ExitStack) -> list[Par
 def judge_all(
     plan: Plan, backend: Backend, show: Progress = no_progress, parallel: Sequence[ParallelRun] = ()
 ) -> Report:
-    """Judge all metrics, and return the report: in turn, but for those of other processes."""
-    first, *rest = (metric for metric in plan.metrics if metric not in [run.metric for run in parallel])
+    """Judge the metrics of other processes there, and all others in turn here; return the report on all of them."""
+    in_turn = [metric for metric in plan.metrics if metric not in [run.metric for run in parallel]]
     with ExitStack() as stack:
         results: list[MetricResult] = []
         try:
             plan.generate_points()
             for run in parallel:
                 run.begin(plan, backend)
-            for metric in (first, *rest):
-                own = backend if metric == first else backend.restart()
+            for metric in in_turn:
+                own = backend if metric == in_turn[0] else backend.restart()
                 if own is not backend:
                     stack.callback(own.close)
                 n_before = sum(result.count for result in results)

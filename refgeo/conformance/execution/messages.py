@@ -18,8 +18,6 @@ _MAGIC = b"refgeo:"
 """The first bytes of every message from a backend's process, after the length that `Connection.send_bytes` writes."""
 _HEADER = f"!i{len(_MAGIC)}s"
 """The format of both."""
-
-
 _MAX_KEPT = 1 << 20
 """Number of entries of arrays after which both ends of a connection drop those that they keep; chosen, 8 MiB."""
 
@@ -32,7 +30,9 @@ class CallEncoder:
         self._size = 0
 
     def encode(self, call: Call) -> tuple[bool, dict[int, npt.NDArray[Any]], dict[str, Any]]:
-        """Return whether the other end must drop what it keeps, what it must keep now, and the call."""
+        """Return whether the decoder must drop its arrays first, the arrays that are new to it, and the call, in which
+        they are numbers.
+        """
         is_full, new = self._size > _MAX_KEPT, dict[int, npt.NDArray[Any]]()
         if is_full:
             self._kept, self._size = {}, 0
@@ -55,7 +55,7 @@ class CallDecoder:
         self._kept: dict[int, npt.NDArray[Any]] = {}
 
     def decode(self, is_full: bool, new: dict[int, npt.NDArray[Any]], call: dict[str, Any]) -> Call:
-        """Return the call."""
+        """Return the call, with arrays in the place of their numbers."""
         if is_full:
             self._kept.clear()
         self._kept.update(new)

@@ -181,11 +181,8 @@ class Process:
     def start(self) -> ChildProcess:
         """Return the process, which is started unless it runs."""
         if self._child is None:
-            self._child, self._encoder = (
-                ChildProcess(*self._arguments, judged=_absolute(self._arguments[1])),
-                CallEncoder(),
-            )
-            self._is_loaded = False
+            self._child = ChildProcess(*self._arguments, judged=_absolute(self._arguments[1]))
+            self._encoder, self._is_loaded = CallEncoder(), False
         return self._child
 
     def request(self, call: Call, timeout: float) -> Answer:

@@ -167,8 +167,10 @@ def visible_levels(features: Features) -> dict[str, set[Level]]:
     """
     visible, values = {name: set[Level]() for name in VALUES}, [*VALUES.values()]
     levels = _find_special_levels(features)
-    errors = estimate_rounding_errors(features, values) if levels else []
-    revealed = find_visible(features, values, errors) if levels else []
+    if not levels:
+        return visible
+    errors = estimate_rounding_errors(features, values)
+    revealed = find_visible(features, values, errors)
     for level in levels:
         default, concerned = _default_of(level)
         without = find_visible(with_fields(features, **default), values, errors) if default else revealed

@@ -52,14 +52,14 @@ def estimate_rounding_errors(f: Features, values: Iterable[Value]) -> list[float
 
     def is_in_range(value: Value) -> bool:
         p = value.loss("inv", 0.0)
-        return not f.single or f.is_in_range("float64", PRECISIONS[dtype].largest, max(2.0 + p, 2.0 * p))
+        return f.is_in_range("float64", PRECISIONS[dtype].largest, max(2.0 + p, 2.0 * p))
 
-    return [known[value.name] if is_in_range(value) else math.inf for value in values]
+    return [known[value.name] if not f.single or is_in_range(value) else math.inf for value in values]
 
 
 @lru_cache(1024)
 def _rounding_errors(rows: int, is_long: bool, kappa: float, length_ratio: float, dtype: str) -> dict[str, float]:
-    """Estimate the error of every value."""
+    """Estimate the relative error of ratio 1 of every value, by its name; shared by all points with these numbers."""
     errors = {}
     for value in JUDGED_VALUES.values():
         p = value.loss("inv", 0.0)
